@@ -1,0 +1,66 @@
+# netflock: the build. `make` builds, `make test` tests, `make demo` shows it; `make help` lists all targets.
+
+VERSION := 0.1.0
+
+CC ?= cc
+BUILD ?= build
+OPT ?= -O2 -g
+CFLAGS ?=
+LDFLAGS ?=
+WARN = -Wall -Wextra -Wshadow -Wconversion
+ALL_CFLAGS = -std=gnu11 $(WARN) $(OPT) -fPIC -fvisibility=hidden -fno-semantic-interposition -pthread \
+	-D_GNU_SOURCE -DNF_VERSION='"$(VERSION)"' -Ishim -Iinclude -I$(BUILD)/gen $(CFLAGS)
+
+# libhiredis and libbsd go in as archives: the host may carry others of its own, and needs none.
+STATIC_LIBS = -Wl,--push-state,-Bstatic -lhiredis -lbsd -lmd -Wl,--pop-state
+
+BASE := $(wildcard shim/base/*.c)
+REDIS := $(wildcard shim/redis/*.c)
+LEASE := $(wildcard shim/lease/*.c)
+LOCK := $(wildcard shim/lock/*.c)
+EXPORT := $(wildcard shim/export/*.c)
+KEEPER := $(wildcard shim/keeper/*.c)
+CLI := $(wildcard shim/cli/*.c)
+LUA := $(addprefix shim/redis/,acquire.lua release.lua renew.lua)
+
+SHIM_SRC := $(BASE) $(REDIS) $(LEASE) $(LOCK) $(EXPORT)
+KEEPER_SRC := $(BASE) $(REDIS) shim/lease/proto.c $(KEEPER)
+CLI_SRC := $(BASE) $(REDIS) $(CLI)
+
+obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+
+.PHONY: all help clean
+all: $(BUILD)/libnetflock.so $(BUILD)/netflock-keeper $(BUILD)/netflock
+
+help:
+	@echo "make            build $(BUILD)/libnetflock.so, netflock-keeper and netflock"
+
+$(BUILD)/gen/scripts.inc: $(wildcard shim/redis/*.lua) shim/redis/lua2c.sh
+	@mkdir -p $(@D)
+	sh shim/redis/lua2c.sh $(LUA) >$@.tmp && mv $@.tmp $@
+
+$(BUILD)/gen/exports.map: shim/export/symbols
+	@mkdir -p $(@D)
+	{ echo '{ global:'; sed 's/$$/;/' $<; echo 'local: *; };'; } >$@
+
+$(BUILD)/obj/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(call obj,shim/redis/script.c): $(BUILD)/gen/scripts.inc
+
+$(BUILD)/libnetflock.so: $(call obj,$(SHIM_SRC)) $(BUILD)/gen/exports.map
+	$(CC) -shared -pthread $(OPT) -o $@ $(call obj,$(SHIM_SRC)) $(LDFLAGS) $(CFLAGS) -Wl,--version-script=$(BUILD)/gen/exports.map \
+		-Wl,--exclude-libs,ALL -Wl,--gc-sections -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,-soname,libnetflock.so \
+		-Wl,--as-needed $(STATIC_LIBS)
+
+$(BUILD)/netflock-keeper: $(call obj,$(KEEPER_SRC))
+	$(CC) -pthread $(OPT) -o $@ $^ $(LDFLAGS) $(CFLAGS) -Wl,--gc-sections -Wl,-z,now -Wl,-z,relro -Wl,--as-needed $(STATIC_LIBS)
+
+$(BUILD)/netflock: $(call obj,$(CLI_SRC))
+	$(CC) -pthread $(OPT) -o $@ $^ $(LDFLAGS) $(CFLAGS) -Wl,--gc-sections -Wl,-z,now -Wl,-z,relro -Wl,--as-needed $(STATIC_LIBS)
+
+clean:
+	rm -rf $(BUILD)
+
+-include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

@@ -1,0 +1,214 @@
+/*
+ * Reading the environment and /etc/netflock.conf: see config.h.
+ */
+#include "base/config.h"
+
+#include "base/prefix.h"
+#include "base/sys.h"
+
+#include <bsd/string.h>
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+
+#define CONF_PATH "/etc/netflock.conf"
+#define CONF_MAX 65536
+
+static struct nf_config config = {
+    .redis = {.host = "127.0.0.1", .port = 6379, .timeout_ms = 2000},
+    .policy = {.ttl_ms = 30000, .on_lost_signal = SIGTERM},
+    .log = {.level = NF_LOG_WARN, .where = 's'},
+};
+/* 0 nothing read, 1 prefixes known from the environment, 2 all read. Written under mu, read without. */
+static atomic_int stage;
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+
+/* The environment, which a set-uid program must not trust; NULL if name is unset or empty. */
+static const char *env(const char *name)
+{
+    const char *v = secure_getenv(name);
+    return v && *v ? v : NULL;
+}
+
+static const char *env_of(const char *var)
+{
+    char name[64] = "NETFLOCK_";
+    size_t n = strlen(name);
+    for (; *var && n + 1 < sizeof name; var++)
+        name[n++] = (char)toupper((unsigned char)*var);
+    name[n] = 0;
+    return env(name);
+}
+
+static char *trim(char *s)
+{
+    s += strspn(s, " \t\r");
+    size_t n = strlen(s);
+    while (n > 0 && strchr(" \t\r", s[n - 1]))
+        s[--n] = 0;
+    return s;
+}
+
+/* One "key = value" line. The key may also be written as the variable's full name. */
+static void read_line(char *line, const char *origin, bool prefix_only)
+{
+    char *key = trim(line);
+    if (!*key || *key == '#')
+        return;
+    char *eq = strchr(key, '=');
+    if (!eq) {
+        config.broken = true;
+        if (!prefix_only)
+            nf_log(NF_LOG_ERROR, "%s\"key = value\" expected. Locks under the prefix fail (ENOLCK) until this is mended", origin);
+        return;
+    }
+    *eq = 0;
+    key = trim(key);
+    char *value = trim(eq + 1);
+    for (char *p = key; *p; p++)
+        *p = (char)tolower((unsigned char)*p);
+    if (strncmp(key, "netflock_", 9) == 0)
+        key += 9;
+    bool is_prefix = strcmp(key, "prefix") == 0;
+    if (is_prefix != prefix_only || env_of(key))
+        return; /* the environment wins */
+    if (is_prefix)
+        nf_prefix_parse(&config, value, origin);
+    else
+        (void)nf_config_set(&config, key, value, origin);
+}
+
+/* A privileged program must not be steered by a file that somebody else may write. */
+static bool file_is_safe(int fd, const char *path)
+{
+    struct stat st;
+    if (!getauxval(AT_SECURE))
+        return true;
+    if (nf_sys.fstat(fd, &st) == 0 && st.st_uid == 0 && (st.st_mode & 022) == 0)
+        return true;
+    nf_log(NF_LOG_ERROR, "%s is not used by a set-uid program: it must belong to root and be writable by nobody else", path);
+    return false;
+}
+
+/* Reads the file twice over: the log settings and all the rest, then the prefixes, whose errors need the log. */
+static void read_file(void)
+{
+    const char *named = env("NETFLOCK_CONF");
+    const char *path = named ? named : CONF_PATH;
+    int fd = nf_sys.open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
+    if (fd < 0) {
+        if (named || fd != -ENOENT) {
+            config.broken = true;
+            nf_log(NF_LOG_ERROR, "%s cannot be read (error %d). Locks under the prefix fail (ENOLCK) until this is mended", path, -fd);
+        }
+        return;
+    }
+    char *text = malloc(CONF_MAX);
+    ssize_t n = text ? nf_sys.read(fd, text, CONF_MAX - 1) : -ENOMEM;
+    bool safe = file_is_safe(fd, path);
+    (void)nf_sys.close(fd);
+    if (n < 0 || n == CONF_MAX - 1) {
+        config.broken = true;
+        nf_log(NF_LOG_ERROR, "%s cannot be read, or is longer than 64 KB", path);
+    }
+    for (int pass = 0; pass < 2 && safe && n > 0; pass++) {
+        char line[8192];
+        char origin[NF_LOG_PATH_MAX];
+        const char *p = text;
+        const char *end = text + n;
+        for (int number = 1; p < end; number++) {
+            const char *nl = memchr(p, '\n', (size_t)(end - p));
+            size_t len = (size_t)((nl ? nl : end) - p);
+            (void)snprintf(origin, sizeof origin, "%.900s:%d: ", path, number);
+            if (len < sizeof line) {
+                memcpy(line, p, len);
+                line[len] = 0;
+                read_line(line, origin, pass == 1);
+            } else if (pass == 0) {
+                config.broken = true;
+                nf_log(NF_LOG_ERROR, "%sthe line is too long", origin);
+            }
+            p += len + 1;
+        }
+        if (pass == 0)
+            nf_log_configure(&config.log);
+    }
+    if (text)
+        explicit_bzero(text, CONF_MAX);
+    free(text);
+}
+
+/* Environment first for where to log, so that the file's own errors go there. */
+static void read_all(bool prefix_known)
+{
+    static const char *const first[] = {"log", "log_level"};
+    const char *allowed;
+    const char *name;
+    const char *v;
+    for (size_t i = 0; i < 2; i++)
+        if ((v = env_of(first[i])))
+            (void)nf_config_set(&config, first[i], v, NULL);
+    nf_log_configure(&config.log);
+    read_file();
+    for (size_t i = 0; (name = nf_config_var(i, &allowed)); i++)
+        if (strncmp(name, "log", 3) != 0 && (v = env_of(name)))
+            (void)nf_config_set(&config, name, v, NULL);
+    if (!prefix_known && (v = env_of("prefix")))
+        nf_prefix_parse(&config, v, "");
+}
+
+/* Runs step under the mutex unless `to` has been reached; all signals blocked, so that no handler can meet it. */
+static void advance(int to)
+{
+    sigset_t all;
+    sigset_t old;
+    sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
+    pthread_mutex_lock(&mu);
+    int at = atomic_load_explicit(&stage, memory_order_relaxed);
+    const char *prefix = env("NETFLOCK_PREFIX");
+    if (at < 1 && to == 1 && prefix) {
+        const char *where = env("NETFLOCK_LOG");
+        /* Only a place that will do: a wrong one is reported with all the rest. */
+        if (where && (*where == '/' || strcmp(where, "syslog") == 0) && nf_config_set(&config, "log", where, NULL) == 0)
+            nf_log_configure(&config.log);
+        nf_prefix_parse(&config, prefix, "");
+        atomic_store_explicit(&stage, 1, memory_order_release);
+    } else if (at < 2) {
+        read_all(at == 1);
+        atomic_store_explicit(&stage, 2, memory_order_release);
+    }
+    pthread_mutex_unlock(&mu);
+    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+void nf_config_fork_child(void)
+{
+    (void)pthread_mutex_init(&mu, NULL);
+}
+
+bool nf_config_prefixes(struct nf_config **out)
+{
+    if (atomic_load_explicit(&stage, memory_order_acquire) < 1) {
+        const char *off = env("NETFLOCK_DISABLE");
+        if (off && (strcmp(off, "1") == 0 || strcmp(off, "yes") == 0))
+            return false;
+        advance(1);
+    }
+    *out = &config;
+    return !config.disabled && (config.n_prefix > 0 || config.prefix_broken);
+}
+
+const struct nf_config *nf_config(void)
+{
+    if (atomic_load_explicit(&stage, memory_order_acquire) < 2)
+        advance(2);
+    return &config;
+}

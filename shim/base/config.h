@@ -1,0 +1,78 @@
+/*
+ * The configuration: environment variables NETFLOCK_*, and /etc/netflock.conf, read once a process.
+ *
+ * Two steps, because a program that locks nothing of ours must not even open a file: the prefixes come first (from
+ * the environment if they are there), all the rest with the first call on a file under one of them. A set-uid
+ * program reads only the file, which must then belong to root and be writable by nobody else.
+ */
+#ifndef NF_BASE_CONFIG_H
+#define NF_BASE_CONFIG_H
+
+#include "base/log.h"
+#include "base/url.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum nf_on_outage { NF_OUTAGE_BLOCK, NF_OUTAGE_ERROR, NF_OUTAGE_LOCAL };
+enum nf_keeper_mode { NF_KEEPER_AUTO, NF_KEEPER_ALWAYS, NF_KEEPER_NEVER };
+enum nf_local_mode { NF_LOCAL_AUTO, NF_LOCAL_REQUIRE, NF_LOCAL_OFF };
+
+struct nf_prefix {
+    char *path;   /* as configured, absolute, no slash at the end */
+    char *name;   /* what stands for it in the key */
+    char *kernel; /* the kernel's own name for path (symbolic links resolved), NULL while it does not exist */
+    size_t path_len, kernel_len, name_len;
+};
+
+/* Flat: copied as it is to the keeper. */
+struct nf_policy {
+    int ttl_ms;
+    enum nf_on_outage on_outage;
+    int on_lost_signal; /* 0: log only */
+    enum nf_keeper_mode keeper;
+    enum nf_local_mode local;
+    char host_extra[65]; /* NETFLOCK_HOST, added to this host's identity */
+};
+
+struct nf_config {
+    struct nf_redis_opts redis;
+    struct nf_policy policy;
+    struct nf_log_conf log;
+    bool disabled;
+    /* Some value was wrong: a line was logged, and no lock call may succeed without protection. */
+    bool broken;
+    /* A wrong NETFLOCK_PREFIX: nobody can tell which files were meant. */
+    bool prefix_broken;
+    struct nf_prefix *prefix;
+    size_t n_prefix;
+};
+
+/* True if a prefix may be configured at all: one getenv, and no file if the environment has one. */
+bool nf_config_prefixes(struct nf_config **out);
+
+/* The whole configuration; errors have been logged. Never NULL. */
+const struct nf_config *nf_config(void);
+
+/* In a forked child: another thread of the parent may have been in the middle of reading. */
+void nf_config_fork_child(void);
+
+/* Parses "500ms", "30s", "5m", "1h" into milliseconds between min and max; -EINVAL otherwise. */
+int nf_parse_duration(const char *s, int min_ms, int max_ms);
+
+/* "30s", "500ms": how people write ms. */
+void nf_format_duration(long ms, char *buf, size_t size);
+
+/* "term", "SIGTERM", "TERM", "15" -> the signal's number; -EINVAL otherwise. */
+int nf_parse_signal(const char *s);
+
+/*
+ * Sets one variable by its name without NETFLOCK_ in lower case ("ttl") from text; logs one line and returns -EINVAL
+ * if name or value is not allowed. `origin` (may be NULL) is put before the line: "/etc/netflock.conf:3: ".
+ */
+int nf_config_set(struct nf_config *c, const char *name, const char *value, const char *origin);
+
+/* The i-th variable's name in lower case and what it allows; NULL after the last. For help texts. */
+const char *nf_config_var(size_t i, const char **allowed);
+
+#endif

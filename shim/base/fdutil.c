@@ -1,0 +1,145 @@
+/*
+ * Reading /proc about descriptors: see fdutil.h. Works without malloc and without stdio.
+ */
+#include "base/fdutil.h"
+
+#include "base/sys.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+ssize_t nf_fd_name(int fd, char *buf, size_t size)
+{
+    char link[40];
+    struct stat st;
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = nf_sys.readlink(link, buf, size);
+    if (n == -ENOENT && nf_sys.fstat(fd, &st) == -EBADF)
+        return -EBADF;
+    if (n < 0)
+        return n;
+    if ((size_t)n == size)
+        return -ENAMETOOLONG;
+    buf[n] = 0;
+    return n;
+}
+
+/* The whole of a small /proc file, NUL-terminated; the length or -errno. */
+static ssize_t slurp(const char *path, char *buf, size_t size)
+{
+    int fd = nf_sys.open(path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return fd;
+    size_t n = 0;
+    ssize_t r = 1;
+    while (n + 1 < size && (r = nf_sys.read(fd, buf + n, size - n - 1)) > 0)
+        n += (size_t)r;
+    (void)nf_sys.close(fd);
+    buf[n] = 0;
+    return r < 0 ? r : (ssize_t)n;
+}
+
+int nf_fd_flock_mode(int fd, ino_t ino)
+{
+    char path[40];
+    char buf[4096];
+    (void)snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+    ssize_t n = slurp(path, buf, sizeof buf);
+    if (n < 0) {
+        struct stat st;
+        return n == -ENOENT && nf_sys.fstat(fd, &st) == -EBADF ? 0 : (int)n;
+    }
+    /* lock:	1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF */
+    for (char *line = buf; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        unsigned long found;
+        char kind[8];
+        if (sscanf(line, "lock: %*d: FLOCK %*s %7s %*d %*x:%*x:%lu", kind, &found) == 2 && found == ino)
+            return kind[0] == 'W' ? 'x' : 's';
+    }
+    return 0;
+}
+
+int nf_fd_find_locked(dev_t dev, ino_t ino, bool (*except)(int fd))
+{
+    /* Aligned as the kernel's records ask for. */
+    union {
+        uint64_t align;
+        char bytes[2048];
+    } buf;
+    int dir = nf_sys.open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    int found = -ENOENT;
+    ssize_t n;
+    if (dir < 0)
+        return dir == -ENOENT ? -EIO : dir;
+    while (found == -ENOENT && (n = nf_sys.getdents(dir, buf.bytes, sizeof buf)) != 0) {
+        if (n < 0) {
+            found = (int)n;
+            break;
+        }
+        for (ssize_t at = 0; at < n && found == -ENOENT;) {
+            const struct dirent64 *e = (const void *)(buf.bytes + at);
+            at += e->d_reclen;
+            if (e->d_name[0] < '0' || e->d_name[0] > '9')
+                continue;
+            int fd = atoi(e->d_name);
+            if (fd == dir || except(fd) || !nf_fd_is(fd, dev, ino))
+                continue;
+            int mode = nf_fd_flock_mode(fd, ino);
+            if (mode < 0)
+                found = mode;
+            else if (mode)
+                found = fd;
+        }
+    }
+    (void)nf_sys.close(dir);
+    return found;
+}
+
+int nf_inode_flocked(ino_t ino)
+{
+    char buf[4096];
+    size_t have = 0;
+    ssize_t r;
+    int found = 0;
+    int fd = nf_sys.open("/proc/locks", O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return fd;
+    while (!found && (r = nf_sys.read(fd, buf + have, sizeof buf - 1 - have)) > 0) {
+        have += (size_t)r;
+        buf[have] = 0;
+        char *line = buf;
+        for (char *nl; !found && (nl = strchr(line, '\n')); line = nl + 1) {
+            unsigned long ino_found;
+            *nl = 0;
+            found = sscanf(line, "%*d: FLOCK %*s %*s %*d %*x:%*x:%lu", &ino_found) == 1 && ino_found == ino;
+        }
+        have = strlen(line);
+        memmove(buf, line, have);
+    }
+    (void)nf_sys.close(fd);
+    return found;
+}
+
+int nf_fd_move_high(int fd)
+{
+    struct rlimit lim;
+    long base = 1000;
+    if (getrlimit(RLIMIT_NOFILE, &lim) == 0 && lim.rlim_cur < 1024)
+        base = (long)lim.rlim_cur - 16;
+    int high = base > fd ? nf_sys.fcntl(fd, F_DUPFD_CLOEXEC, base) : -EINVAL;
+    if (high < 0)
+        high = nf_sys.fcntl(fd, F_DUPFD_CLOEXEC, 20);
+    if (high < 0) {
+        (void)nf_sys.fcntl(fd, F_SETFD, FD_CLOEXEC);
+        return fd;
+    }
+    (void)nf_sys.close(fd);
+    return high;
+}

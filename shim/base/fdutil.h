@@ -1,0 +1,41 @@
+/*
+ * What the kernel knows about a descriptor: its name, the locks it holds, who else in this process has the same file.
+ */
+#ifndef NF_BASE_FDUTIL_H
+#define NF_BASE_FDUTIL_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+/*
+ * The kernel's name for fd (/proc/self/fd/N) into buf, NUL-terminated. Returns its length, or -errno: -EBADF when fd
+ * is not open, -ENAMETOOLONG when the name is longer than the kernel or buf can hold, -ENOENT without /proc.
+ */
+ssize_t nf_fd_name(int fd, char *buf, size_t size);
+
+/*
+ * Does the open file description behind fd hold an flock lock on inode ino? 'x', 's', 0 for none, or -errno when it
+ * cannot be told (no /proc, no descriptor left).
+ */
+int nf_fd_flock_mode(int fd, ino_t ino);
+
+/*
+ * Another descriptor of this process, not `except`, that refers to the file dev:ino and whose open file description
+ * holds an flock lock on it. The descriptor, -ENOENT if there is none, or another -errno when it cannot be told.
+ */
+int nf_fd_find_locked(dev_t dev, ino_t ino, bool (*except)(int fd));
+
+/*
+ * Does any process of this machine hold an flock lock on inode ino (of any device: /proc/locks names devices in ways
+ * that stat() does not)? 1, 0, or -errno. A yes may be about another device's inode of the same number; a no is sure,
+ * except for processes in PID namespaces that this one does not see.
+ */
+int nf_inode_flocked(ino_t ino);
+
+/*
+ * Moves fd (which is closed in any case) to a high number with close-on-exec, out of the way of the numbers that
+ * programs choose for themselves and of select(). Returns the new descriptor; fd itself when there is no room.
+ */
+int nf_fd_move_high(int fd);
+
+#endif

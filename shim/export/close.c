@@ -1,0 +1,92 @@
+/*
+ * close(2) and its kin: everything that makes a descriptor's number mean something else.
+ *
+ * close() is hot and may be called in a signal handler: with nothing watched it costs one relaxed load.
+ */
+#include "base/fdset.h"
+#include "base/real.h"
+#include "export/export.h"
+#include "lock/close.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stddef.h>
+#include <unistd.h>
+
+#ifndef CLOSE_RANGE_CLOEXEC
+#define CLOSE_RANGE_CLOEXEC (1U << 2)
+#endif
+
+NF_EXPORT int close(int fd)
+{
+    int r;
+    if (!nf_watched(fd))
+        return nf_real()->close(fd);
+    NF_CLOSING(fd, r = nf_real()->close(fd));
+    return r;
+}
+
+NF_EXPORT int dup2(int oldfd, int newfd)
+{
+    int r;
+    if (oldfd == newfd || !nf_watched(newfd))
+        return nf_real()->dup2(oldfd, newfd);
+    NF_CLOSING(newfd, r = nf_real()->dup2(oldfd, newfd));
+    return r;
+}
+
+NF_EXPORT int dup3(int oldfd, int newfd, int flags)
+{
+    int r;
+    if (oldfd == newfd || !nf_watched(newfd))
+        return nf_real()->dup3(oldfd, newfd, flags);
+    NF_CLOSING(newfd, r = nf_real()->dup3(oldfd, newfd, flags));
+    return r;
+}
+
+/* Several may go at once: the rest is closed by the innermost step, when all of them have been noted. */
+static int close_span(unsigned first, unsigned last, int (*rest)(unsigned first, unsigned last, int flags), unsigned from, int flags)
+{
+    int fd = from > last ? -1 : nf_watch_next(from, last);
+    int r;
+    if (fd < 0)
+        return rest(first, last, flags);
+    NF_CLOSING(fd, r = close_span(first, last, rest, (unsigned)fd + 1, flags));
+    return r;
+}
+
+static int rest_close_range(unsigned first, unsigned last, int flags)
+{
+    return nf_real()->close_range(first, last, flags);
+}
+
+static int rest_closefrom(unsigned first, unsigned last, int flags)
+{
+    (void)last;
+    (void)flags;
+    nf_real()->closefrom((int)first);
+    return 0;
+}
+
+NF_EXPORT int close_range(unsigned int first, unsigned int last, int flags)
+{
+    if (first > last || flags & (int)CLOSE_RANGE_CLOEXEC)
+        return nf_real()->close_range(first, last, flags);
+    return close_span(first, last, rest_close_range, first, flags);
+}
+
+NF_EXPORT void closefrom(int lowfd)
+{
+    unsigned first = lowfd < 0 ? 0 : (unsigned)lowfd;
+    (void)close_span(first, ~0U, rest_closefrom, first, 0);
+}
+
+NF_EXPORT int closedir(DIR *dir)
+{
+    int fd = dirfd(dir);
+    int r;
+    if (!nf_watched(fd))
+        return nf_real()->closedir(dir);
+    NF_CLOSING(fd, r = nf_real()->closedir(dir));
+    return r;
+}

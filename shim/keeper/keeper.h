@@ -1,0 +1,76 @@
+/*
+ * netflock-keeper: renews the tenures of programs that cannot see their end, and ends them with the kernel's lock.
+ *
+ * One process may keep several files (all those that one program handed over at once). The main thread does all the
+ * talking: with Redis, with the shims. For each file a second thread does nothing but sleep in flock(LOCK_EX) on an
+ * open file description of our own: when the kernel grants it, nobody on this host holds the lock any more.
+ *
+ * file->mu guards file->tenures' liveness (the `ended` flag). It is held over flock(LOCK_EX | LOCK_NB) and LOCK_UN on
+ * our own description, which do not block, and over nothing else. The order is: the file's mutex inside no other.
+ */
+#ifndef NF_KEEPER_KEEPER_H
+#define NF_KEEPER_KEEPER_H
+
+#include "lease/proto.h"
+#include "redis/ops.h"
+
+#include <bsd/sys/queue.h>
+#include <pthread.h>
+#include <stdbool.h>
+
+struct kept {
+    TAILQ_ENTRY(kept) link;
+    bool ended; /* guarded by the file's mutex: the kernel's lock behind it is gone */
+    bool lost;
+    char mode;
+    int identity_len;
+    int64_t renewed_ms, tried_ms, deadline_ms;
+    int64_t release_at_ms; /* next try to release, once ended */
+    char fence[NF_FENCE_MAX];
+    char token[NF_TOKEN_MAX];
+};
+
+struct kfile {
+    TAILQ_ENTRY(kfile) link;
+    uint64_t dev, ino;
+    struct nf_names *names;
+    int fresh;  /* our own open file description of the file; -1: /proc/locks is looked at instead */
+    int listen; /* the abstract socket; -1: another keeper, or somebody else, has the name */
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t mu;
+    pthread_cond_t work; /* the thread sleeps here while there is nothing to watch */
+    TAILQ_HEAD(, kept) tenures;
+};
+
+TAILQ_HEAD(kfile_list, kfile);
+
+struct keeper {
+    struct nf_redis_opts redis;
+    struct nf_policy policy;
+    struct kfile_list files;
+    int wake[2]; /* a pipe: a watching thread has seen a lock go */
+    bool outage_said;
+};
+
+extern struct keeper keeper;
+
+/* watch.c: the kernel's side. */
+int kfile_watch_start(struct kfile *f);
+/* Looks at the kernel's lock now, without blocking; true if nobody holds it (then all tenures are marked ended). */
+bool kfile_look(struct kfile *f);
+/* Adds a tenure, which takes over from the file's earlier ones where they cannot both be true. */
+void kfile_add(struct kfile *f, struct kept *k);
+bool kfile_has_live(struct kfile *f);
+
+/* serve.c: the shims' side. */
+int serve_start(int ctl);             /* reads the hello and the tenures, and answers */
+void serve_listener(struct kfile *f); /* one connection is waiting */
+struct kfile *kfile_new(uint64_t dev, uint64_t ino, const char *key, size_t key_len, int fresh);
+
+/* tend.c: Redis' side. Renews what is due, releases what has ended; returns when to come back (CLOCK_BOOTTIME). */
+int64_t tend(void);
+/* Releases what has ended in one file, now. */
+void tend_ended(struct kfile *f);
+
+#endif

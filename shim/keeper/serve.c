@@ -1,0 +1,137 @@
+/*
+ * The shims' side of the keeper: tenures handed over, and requests to look at once. Main thread only.
+ *
+ * A message comes from a process of our own user (checked), but its lengths are still checked like anybody's.
+ */
+#include "keeper/keeper.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/sys.h"
+
+#include <bsd/string.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct kfile *kfile_new(uint64_t dev, uint64_t ino, const char *key, size_t key_len, int fresh)
+{
+    struct sockaddr_un addr;
+    struct kfile *f = calloc(1, sizeof *f);
+    if (!f)
+        return NULL;
+    f->names = nf_names_make(key, key_len);
+    if (!f->names) {
+        free(f);
+        return NULL;
+    }
+    f->dev = dev;
+    f->ino = ino;
+    f->fresh = fresh;
+    TAILQ_INIT(&f->tenures);
+    pthread_mutex_init(&f->mu, NULL);
+    pthread_cond_init(&f->work, NULL);
+    f->listen = nf_sys.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    socklen_t len = nf_ho_address(&addr, dev, ino, key, key_len, &keeper.redis);
+    if (f->listen >= 0 && (bind(f->listen, (struct sockaddr *)&addr, len) < 0 || listen(f->listen, 64) < 0)) {
+        (void)nf_sys.close(f->listen);
+        f->listen = -1;
+    }
+    TAILQ_INSERT_TAIL(&keeper.files, f, link);
+    return f;
+}
+
+static struct kfile *find(const struct nf_ho_tenure *m)
+{
+    struct kfile *f;
+    TAILQ_FOREACH(f, &keeper.files, link)
+    if (f->dev == m->dev && f->ino == m->ino && f->names->key_len == m->key_len && memcmp(f->names->key, m->key, m->key_len) == 0)
+        return f;
+    return NULL;
+}
+
+/* Is this a whole message? Makes its strings end. */
+static bool valid(struct nf_ho_tenure *m, ssize_t n)
+{
+    if (n < (ssize_t)NF_HO_TENURE_SIZE(0) || m->magic != NF_HO_MAGIC || m->key_len >= sizeof m->key ||
+        n != (ssize_t)NF_HO_TENURE_SIZE(m->key_len))
+        return false;
+    m->fence[sizeof m->fence - 1] = 0;
+    m->token[sizeof m->token - 1] = 0;
+    return m->identity_len >= 0 && (size_t)m->identity_len <= strlen(m->token);
+}
+
+static bool take_on(struct kfile *f, const struct nf_ho_tenure *m)
+{
+    struct kept *k = calloc(1, sizeof *k);
+    if (!k)
+        return false;
+    k->mode = m->mode == 's' ? 's' : 'x';
+    k->identity_len = m->identity_len;
+    k->renewed_ms = m->renewed_ms;
+    k->deadline_ms = m->deadline_ms;
+    (void)strlcpy(k->fence, m->fence, sizeof k->fence);
+    (void)strlcpy(k->token, m->token, sizeof k->token);
+    kfile_add(f, k);
+    return true;
+}
+
+int serve_start(int ctl)
+{
+    static struct nf_ho_hello hello;
+    static struct nf_ho_tenure m;
+    char reply = NF_HO_MINE;
+    if (nf_sys.recv(ctl, &hello, sizeof hello, 0) != sizeof hello || hello.magic != NF_HO_MAGIC || hello.type != NF_HO_HELLO)
+        return -EPROTO;
+    keeper.redis = hello.redis;
+    keeper.policy = hello.policy;
+    if (hello.log.where == 's')
+        hello.log.where = 'y'; /* the host's stderr is not ours */
+    nf_log_configure(&hello.log);
+    explicit_bzero(&hello.redis, sizeof hello.redis);
+    for (uint32_t i = 0; i < hello.n; i++) {
+        ssize_t n = nf_sys.recv(ctl, &m, sizeof m, 0);
+        if (!valid(&m, n))
+            return -EPROTO;
+        struct kfile *f = find(&m);
+        bool is_new = !f;
+        if (is_new)
+            f = kfile_new(m.dev, m.ino, m.key, m.key_len, m.fresh_fd);
+        if (!f || !take_on(f, &m))
+            return -ENOMEM;
+        if (is_new && kfile_watch_start(f) < 0)
+            return -EAGAIN;
+    }
+    return nf_sys.send(ctl, &reply, 1, MSG_NOSIGNAL) == 1 ? 0 : 0; /* a host that died meanwhile left us its tenures */
+}
+
+static char respond(struct kfile *listener, struct nf_ho_tenure *m, ssize_t n)
+{
+    if (!valid(m, n) || find(m) != listener)
+        return NF_HO_NO;
+    if (m->type == NF_HO_GIVE)
+        return take_on(listener, m) ? NF_HO_MINE : NF_HO_NO;
+    if (m->type != NF_HO_SYNC)
+        return NF_HO_NO;
+    if (!kfile_look(listener) && kfile_has_live(listener))
+        return NF_HO_HELD;
+    tend_ended(listener);
+    return NF_HO_IDLE;
+}
+
+void serve_listener(struct kfile *f)
+{
+    static struct nf_ho_tenure m;
+    int fd = accept4(f->listen, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0)
+        return;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    /* The shim sends right after connecting; one that does not must not hold up the renewals. */
+    if (nf_ho_peer_trusted(fd) && nf_sys.poll(&p, 1, 200) == 1) {
+        ssize_t n = nf_sys.recv(fd, &m, sizeof m, MSG_DONTWAIT);
+        char reply = respond(f, &m, n);
+        (void)nf_sys.send(fd, &reply, 1, MSG_NOSIGNAL);
+    }
+    (void)nf_sys.close(fd);
+}

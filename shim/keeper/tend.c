@@ -1,0 +1,136 @@
+/*
+ * Redis' side of the keeper: renewing and releasing. Main thread only.
+ */
+#include "keeper/keeper.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "redis/pool.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void drop(struct kfile *f, struct kept *k)
+{
+    pthread_mutex_lock(&f->mu);
+    TAILQ_REMOVE(&f->tenures, k, link);
+    pthread_mutex_unlock(&f->mu);
+    free(k);
+}
+
+static bool has_ended(struct kfile *f, struct kept *k)
+{
+    pthread_mutex_lock(&f->mu);
+    bool ended = k->ended;
+    pthread_mutex_unlock(&f->mu);
+    return ended;
+}
+
+/* Tries again for as long as the token may still be in Redis. */
+static void release(struct kfile *f, struct kept *k)
+{
+    struct nf_answer a;
+    int64_t now = nf_now_ms();
+    struct nf_request q = {.names = f->names, .token = k->token, .mode = k->mode};
+    if (k->lost || nf_op_release(&keeper.redis, &keeper.policy, &q, now + keeper.redis.timeout_ms, &a) >= 0 ||
+        now > k->renewed_ms + keeper.policy.ttl_ms + 1000)
+        drop(f, k);
+    else
+        k->release_at_ms = now + 200;
+}
+
+void tend_ended(struct kfile *f)
+{
+    struct kept *next;
+    int64_t now = nf_now_ms();
+    for (struct kept *k = TAILQ_FIRST(&f->tenures); k; k = next) {
+        next = TAILQ_NEXT(k, link);
+        if (has_ended(f, k) && k->release_at_ms <= now)
+            release(f, k);
+    }
+}
+
+static void lost(struct kfile *f, struct kept *k, const char *holder)
+{
+    struct nf_token_info info;
+    struct nf_token_info mine;
+    bool known = nf_token_parse(k->token, &mine) == 0;
+    k->lost = true;
+    /* Our own host has it: a local process took over from one that ended unseen. Nothing is lost. */
+    if (k->identity_len > 0 && strncmp(holder, k->token, (size_t)k->identity_len) == 0) {
+        drop(f, k);
+        return;
+    }
+    nf_log(NF_LOG_ERROR, "lost the lock on %s, taken by pid %ld (%s) and held on by what inherited it; held now by %s; token %s",
+           f->names->key, known ? mine.pid : 0, known ? mine.command : "?",
+           nf_token_parse(holder, &info) == 0 ? info.host
+           : *holder                          ? holder
+                                              : "nobody",
+           k->token);
+}
+
+static int64_t due_ms(const struct kept *k)
+{
+    int ttl = keeper.policy.ttl_ms;
+    int64_t due = k->renewed_ms + ttl / 3;
+    int64_t retry = ttl / 20 < 1000 ? ttl / 20 : 1000;
+    return k->tried_ms > k->renewed_ms && k->tried_ms + retry > due ? k->tried_ms + retry : due;
+}
+
+static void renew(struct kfile *f, struct kept *k)
+{
+    char why[200] = "";
+    int64_t sent = nf_now_ms();
+    int64_t give_up = sent + keeper.redis.timeout_ms;
+    struct nf_renewal r = {.names = f->names, .token = k->token, .fence = k->fence, .mode = k->mode};
+    give_up = k->deadline_ms > sent && k->deadline_ms < give_up ? k->deadline_ms : give_up;
+    int err = nf_op_renew(&keeper.redis, &keeper.policy, &r, 1, give_up, why, sizeof why);
+    k->tried_ms = sent;
+    if (err < 0 && !keeper.outage_said)
+        nf_log(NF_LOG_WARN, "a renewal failed: %s; trying again until the leases end", why[0] ? why : "no usable answer");
+    keeper.outage_said = err < 0;
+    if (r.result == NF_RENEWED || r.result == NF_RECLAIMED) {
+        k->renewed_ms = sent;
+        k->deadline_ms = nf_lease_deadline(sent, keeper.policy.ttl_ms);
+    } else if (r.result == NF_GONE && has_ended(f, k)) {
+        return; /* released by somebody who knew the token, and the lock is gone */
+    } else if (r.result == NF_GONE) {
+        /* Perhaps its end has not reached us yet: the sharer that unlocked it released it in Redis as well. */
+        if (!kfile_look(f))
+            lost(f, k, r.holder);
+    } else if (nf_now_ms() >= k->deadline_ms) {
+        lost(f, k, "");
+    }
+}
+
+/* How often /proc/locks is looked at for a file that we could not open ourselves. */
+#define LOOK_MS 100
+
+int64_t tend(void)
+{
+    int64_t next = INT64_MAX;
+    struct kfile *f;
+    TAILQ_FOREACH(f, &keeper.files, link)
+    {
+        struct kept *k;
+        struct kept *after;
+        if (f->fresh < 0)
+            (void)kfile_look(f);
+        tend_ended(f);
+        for (k = TAILQ_FIRST(&f->tenures); k; k = after) {
+            after = TAILQ_NEXT(k, link);
+            if (!k->lost && !has_ended(f, k) && due_ms(k) <= nf_now_ms())
+                renew(f, k);
+        }
+        tend_ended(f);
+        TAILQ_FOREACH(k, &f->tenures, link)
+        {
+            int64_t at = has_ended(f, k) ? k->release_at_ms : k->lost ? INT64_MAX : due_ms(k);
+            if (f->fresh < 0 && at > nf_now_ms() + LOOK_MS)
+                at = nf_now_ms() + LOOK_MS;
+            next = at < next ? at : next;
+        }
+    }
+    return next;
+}

@@ -1,0 +1,121 @@
+/*
+ * Watching the kernel's lock: see keeper.h.
+ *
+ * The thread's blocking flock() tells only that the lock was free at some moment. Between that and the mutex a new
+ * holder may have come, and may even have handed its tenure over. So the verdict is given under the mutex, by a second,
+ * non-blocking flock() on the same description: while we hold it, nobody else does, and whoever hands over a tenure
+ * does so while holding it; so all tenures that are in the list at that moment have ended.
+ */
+#include "keeper/keeper.h"
+
+#include "base/fdutil.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <sys/file.h>
+
+static bool live_locked(struct kfile *f)
+{
+    struct kept *k;
+    TAILQ_FOREACH(k, &f->tenures, link)
+    if (!k->ended)
+        return true;
+    return false;
+}
+
+bool kfile_has_live(struct kfile *f)
+{
+    pthread_mutex_lock(&f->mu);
+    bool live = live_locked(f);
+    pthread_mutex_unlock(&f->mu);
+    return live;
+}
+
+/* The verdict; f->mu held. Without a description of our own /proc/locks has to do. */
+static bool look_locked(struct kfile *f)
+{
+    struct kept *k;
+    if (f->fresh >= 0) {
+        int r = nf_sys.flock(f->fresh, LOCK_EX | LOCK_NB);
+        if (r < 0)
+            return false;
+        TAILQ_FOREACH(k, &f->tenures, link)
+        k->ended = true;
+        (void)nf_sys.flock(f->fresh, LOCK_UN);
+        return true;
+    }
+    if (nf_inode_flocked((ino_t)f->ino) != 0)
+        return false;
+    TAILQ_FOREACH(k, &f->tenures, link)
+    k->ended = true;
+    return true;
+}
+
+bool kfile_look(struct kfile *f)
+{
+    pthread_mutex_lock(&f->mu);
+    bool free_now = look_locked(f);
+    pthread_mutex_unlock(&f->mu);
+    return free_now;
+}
+
+static void *watch(void *arg)
+{
+    struct kfile *f = arg;
+    for (;;) {
+        pthread_mutex_lock(&f->mu);
+        while (!live_locked(f))
+            pthread_cond_wait(&f->work, &f->mu);
+        pthread_mutex_unlock(&f->mu);
+        int r = nf_sys.flock(f->fresh, LOCK_EX);
+        if (r < 0 && r != -EINTR) {
+            /* The file system has stopped to answer: the main thread falls back to /proc/locks. */
+            pthread_mutex_lock(&f->mu);
+            f->fresh = -1;
+            pthread_mutex_unlock(&f->mu);
+            return NULL;
+        }
+        if (r == 0 && kfile_look(f))
+            (void)nf_sys.write(keeper.wake[1], "", 1);
+        else if (r == 0)
+            (void)nf_sys.flock(f->fresh, LOCK_UN); /* cannot happen: our own description held it */
+    }
+}
+
+int kfile_watch_start(struct kfile *f)
+{
+    pthread_attr_t attr;
+    if (f->fresh < 0)
+        return 0;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 32 * 1024);
+    int r = pthread_create(&f->thread, &attr, watch, f);
+    pthread_attr_destroy(&attr);
+    f->has_thread = r == 0;
+    return -r;
+}
+
+/*
+ * Two shared tenures of one host are one to the others: the older is kept, the new one is superfluous (it is marked
+ * ended, and so released). Any other pair cannot be true at once, since the kernel let the new one in: the older has
+ * ended without our having seen it (its token has been replaced in Redis, where releasing it does no harm).
+ */
+void kfile_add(struct kfile *f, struct kept *k)
+{
+    struct kept *old;
+    bool merge = false;
+    pthread_mutex_lock(&f->mu);
+    TAILQ_FOREACH(old, &f->tenures, link)
+    {
+        if (old->ended || old->lost)
+            continue;
+        if (old->mode == 's' && k->mode == 's' && old->deadline_ms >= k->deadline_ms - 2000)
+            merge = true;
+        else
+            old->ended = true;
+    }
+    k->ended = merge;
+    TAILQ_INSERT_TAIL(&f->tenures, k, link);
+    pthread_cond_signal(&f->work);
+    pthread_mutex_unlock(&f->mu);
+}

@@ -1,0 +1,114 @@
+/*
+ * How a tenure ends, and how one finds out: see lease.h.
+ */
+#include "lease/lease.h"
+
+#include "base/clock.h"
+#include "base/fdset.h"
+#include "base/fdutil.h"
+#include "base/sys.h"
+#include "lease/keeper.h"
+
+#include <errno.h>
+#include <string.h>
+
+void nf_lease_end(struct nf_tenure *t)
+{
+    const struct nf_config *c = nf_config();
+    struct nf_answer a;
+    nf_table_lock();
+    bool ours = t->listed;
+    bool lost = t->lost;
+    nf_tenure_remove(t);
+    nf_table_unlock();
+    if (!ours || lost)
+        return; /* another thread ended it; or there is nothing left to end */
+    struct nf_request q = {.names = t->names, .token = t->token, .mode = t->mode};
+    if (nf_op_release(&c->redis, &c->policy, &q, nf_now_ms() + c->redis.timeout_ms, &a) >= 0)
+        return;
+    nf_log(NF_LOG_INFO, "%s could not be released (%s); trying again until its lease ends", t->names->key, a.why);
+    struct nf_names *names = nf_names_make(t->names->key, t->names->key_len);
+    if (names)
+        nf_lease_orphan(names, t->token, t->mode, nf_now_ms() + c->policy.ttl_ms);
+}
+
+/* Another descriptor that keeps t's lock: >= 0; -ENOENT: none anywhere; another -errno: nobody can tell. */
+static int look_around(const struct nf_tenure *t, bool maybe_elsewhere)
+{
+    int fd = nf_fd_find_locked(t->dev, t->ino, nf_tenure_has_fd);
+    if (fd != -ENOENT || !maybe_elsewhere)
+        return fd;
+    /* Not in this process; another one may have inherited it. */
+    int locked = nf_inode_flocked(t->ino);
+    return locked == 0 ? -ENOENT : locked < 0 ? locked : -EBUSY;
+}
+
+bool nf_lease_verify(struct nf_tenure *t)
+{
+    nf_table_lock();
+    int fd = t->fd;
+    bool skip = !t->listed || t->deciding;
+    bool gone = !t->listed;
+    t->deciding = t->deciding || !skip;
+    nf_table_unlock();
+    if (skip)
+        return gone;
+    int mode = nf_fd_is(fd, t->dev, t->ino) ? nf_fd_flock_mode(fd, t->ino) : 0;
+    int other = mode == 0 ? look_around(t, nf_shared(fd)) : fd;
+    nf_table_lock();
+    t->deciding = false;
+    bool kept = t->kept;
+    bool ended = t->listed && mode == 0 && other == -ENOENT;
+    if (t->listed && mode == 0 && other >= 0)
+        nf_tenure_set_fd(t, other);
+    if (ended && kept)
+        nf_tenure_remove(t);
+    nf_table_unlock();
+    if (ended && !kept)
+        nf_lease_end(t);
+    return ended;
+}
+
+/* Which of several? Only called where the plain cases have not told. Table not locked; candidates referenced. */
+static struct nf_tenure *pick(struct nf_tenure **list, size_t n, int fd, ino_t ino)
+{
+    bool unsure = false;
+    for (size_t i = 0; i < n; i++) {
+        int same = list[i]->fd >= 0 ? nf_sys.kcmp_file(list[i]->fd, fd) : 1;
+        if (same == 0)
+            return list[i];
+        unsure = unsure || same < 0;
+    }
+    /* Without kcmp(2): the holders of shared locks on one inode are all alike to other hosts, so any will do. */
+    int mode = unsure ? nf_fd_flock_mode(fd, ino) : 0;
+    for (size_t i = 0; i < n && mode > 0; i++)
+        if (list[i]->mode == mode)
+            return list[i];
+    return NULL;
+}
+
+struct nf_tenure *nf_lease_of_fd(int fd, dev_t dev, ino_t ino)
+{
+    enum { MAX = 64 };
+    struct nf_tenure *list[MAX];
+    struct nf_tenure *found = NULL;
+    size_t n = 0;
+    if (nf_tenure_count() == 0)
+        return NULL;
+    nf_table_lock();
+    for (struct nf_tenure *t = nf_tenure_first(dev, ino); t && n < MAX && !found; t = nf_tenure_next(t)) {
+        nf_tenure_ref(t);
+        list[n++] = t;
+        if (t->fd == fd)
+            found = t;
+    }
+    nf_table_unlock();
+    if (!found && n)
+        found = pick(list, n, fd, ino);
+    nf_table_lock();
+    for (size_t i = 0; i < n; i++)
+        if (list[i] != found)
+            nf_tenure_unref(list[i]);
+    nf_table_unlock();
+    return found;
+}

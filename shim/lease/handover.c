@@ -1,0 +1,187 @@
+/*
+ * Giving tenures away: see keeper.h.
+ *
+ * Crash points. Before the keeper's answer we renew; it may already renew too, which does no harm: renewing is
+ * idempotent and compares tokens. After the answer only the keeper does. If we die before the answer and it has got
+ * the message, it watches the kernel's lock and ends the tenure with it; if it has not, the lease ends by itself.
+ */
+#include "lease/keeper.h"
+
+#include "base/clock.h"
+#include "base/fdset.h"
+#include "base/fdutil.h"
+#include "base/sys.h"
+#include "lease/proto.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A keeper on a busy machine may take its time; the host waits this long for its answer, not more. */
+#define ANSWER_MS 5000
+
+static char answer(int fd, int wait_ms)
+{
+    char byte = 0;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    int64_t deadline = nf_now_ms() + wait_ms;
+    int r;
+    do
+        r = nf_sys.poll(&p, 1, nf_left_ms(deadline));
+    while (r == -EINTR);
+    return r == 1 && nf_sys.recv(fd, &byte, 1, MSG_DONTWAIT) == 1 ? byte : 0;
+}
+
+static int send_all(int fd, const void *msg, size_t len)
+{
+    ssize_t r = nf_sys.send(fd, msg, len, MSG_NOSIGNAL);
+    return r == (ssize_t)len ? 0 : r < 0 ? (int)r : -EIO;
+}
+
+/* Connects to the keeper that serves the file; -errno if there is none to be trusted. */
+static int reach(uint64_t dev, uint64_t ino, const char *key, size_t key_len)
+{
+    struct sockaddr_un addr;
+    socklen_t len = nf_ho_address(&addr, dev, ino, key, key_len, &nf_config()->redis);
+    int fd = nf_sys.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return fd;
+    int r = nf_sys.connect(fd, (struct sockaddr *)&addr, len);
+    if (r == 0 && nf_ho_peer_trusted(fd))
+        return fd;
+    (void)nf_sys.close(fd);
+    return r < 0 ? r : -EPERM;
+}
+
+static void mark_kept(struct nf_tenure *t)
+{
+    nf_table_lock();
+    t->kept = true;
+    nf_table_unlock();
+}
+
+/* To the keeper that is already there: true if it has taken the tenure on. */
+static bool give_to_existing(const struct nf_tenure *t, struct nf_ho_tenure *m)
+{
+    if (nf_ho_pack(m, NF_HO_GIVE, t) < 0)
+        return false;
+    int fd = reach(m->dev, m->ino, m->key, m->key_len);
+    if (fd < 0)
+        return false;
+    bool mine = send_all(fd, m, NF_HO_TENURE_SIZE(m->key_len)) == 0 && answer(fd, ANSWER_MS) == NF_HO_MINE;
+    (void)nf_sys.close(fd);
+    return mine;
+}
+
+/* To a keeper of their own. */
+static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m)
+{
+    const struct nf_config *c = nf_config();
+    int *fds = calloc(n * 2, sizeof *fds);
+    if (!fds)
+        return -ENOMEM;
+    nf_table_lock();
+    for (size_t i = 0; i < n; i++)
+        fds[i] = list[i]->fd;
+    nf_table_unlock();
+    int ctl = nf_keeper_spawn(fds, fds + n, n);
+    int r = ctl < 0 ? ctl : 0;
+    if (r == 0) {
+        struct nf_ho_hello hello = {
+            .magic = NF_HO_MAGIC, .type = NF_HO_HELLO, .n = (uint32_t)n, .redis = c->redis, .policy = c->policy, .log = c->log};
+        r = send_all(ctl, &hello, sizeof hello);
+        explicit_bzero(&hello, sizeof hello);
+    }
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        nf_table_lock();
+        r = nf_ho_pack(m, NF_HO_GIVE, list[i]);
+        nf_table_unlock();
+        m->fresh_fd = fds[n + i];
+        if (r == 0)
+            r = send_all(ctl, m, NF_HO_TENURE_SIZE(m->key_len));
+    }
+    if (r == 0 && answer(ctl, ANSWER_MS) != NF_HO_MINE)
+        r = -EPIPE;
+    if (ctl >= 0)
+        (void)nf_sys.close(ctl);
+    for (size_t i = 0; r == 0 && i < n; i++)
+        mark_kept(list[i]);
+    free(fds);
+    return r;
+}
+
+int nf_keeper_give(struct nf_tenure **list, size_t n)
+{
+    size_t left = 0;
+    int r = 0;
+    struct nf_ho_tenure *m = malloc(sizeof *m);
+    struct nf_tenure **rest = calloc(n ? n : 1, sizeof(struct nf_tenure *));
+    if (!m || !rest)
+        r = -ENOMEM;
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        if (list[i]->kept || list[i]->lost)
+            continue;
+        if (give_to_existing(list[i], m))
+            mark_kept(list[i]);
+        else
+            rest[left++] = list[i];
+    }
+    if (r == 0 && left)
+        r = give_to_new(rest, left, m);
+    if (r < 0)
+        nf_log(NF_LOG_ERROR, "netflock-keeper could not take over %s (error %d): the lock will not outlive this process",
+               n ? list[0]->names->key : "", -r);
+    free(m);
+    free(rest);
+    return r;
+}
+
+int nf_keeper_give_all(bool inheritable_only)
+{
+    size_t n = 0;
+    size_t room = (size_t)nf_tenure_count();
+    if (room == 0 || nf_config()->policy.keeper == NF_KEEPER_NEVER)
+        return 0;
+    struct nf_tenure **list = calloc(room, sizeof(struct nf_tenure *));
+    if (!list)
+        return -ENOMEM;
+    nf_table_lock();
+    for (struct nf_tenure *t = nf_tenure_any(NULL); t && n < room; t = nf_tenure_any(t)) {
+        if (t->kept || t->lost || t->fd < 0)
+            continue;
+        if (inheritable_only && (nf_sys.fcntl(t->fd, F_GETFD, 0) & FD_CLOEXEC))
+            continue;
+        nf_tenure_ref(t);
+        list[n++] = t;
+    }
+    nf_table_unlock();
+    int r = n ? nf_keeper_give(list, n) : 0;
+    nf_table_lock();
+    for (size_t i = 0; i < n; i++)
+        nf_tenure_unref(list[i]);
+    nf_table_unlock();
+    free(list);
+    return r;
+}
+
+enum nf_keeper_state nf_keeper_sync(dev_t dev, ino_t ino, const char *key, size_t key_len, int wait_ms)
+{
+    enum nf_keeper_state state = NF_KEEPER_NONE;
+    struct nf_ho_tenure *m = calloc(1, sizeof *m);
+    int fd = m && key_len < sizeof m->key ? reach(dev, ino, key, key_len) : -ENOMEM;
+    if (fd >= 0) {
+        m->magic = NF_HO_MAGIC;
+        m->type = NF_HO_SYNC;
+        m->dev = dev;
+        m->ino = ino;
+        m->key_len = (uint32_t)key_len;
+        memcpy(m->key, key, key_len);
+        char byte = send_all(fd, m, NF_HO_TENURE_SIZE(key_len)) == 0 ? answer(fd, wait_ms) : 0;
+        /* A keeper that leaves while we ask had nothing left to keep. */
+        state = byte == NF_HO_HELD ? NF_KEEPER_HELD : NF_KEEPER_IDLE;
+        (void)nf_sys.close(fd);
+    }
+    free(m);
+    return state;
+}

@@ -1,0 +1,35 @@
+/*
+ * The hand-over to the keeper, seen from the program: a tenure whose end this process cannot see is given away.
+ *
+ * Called with signals blocked and cancellation off (nf_quiet), the table not locked.
+ */
+#ifndef NF_LEASE_KEEPER_H
+#define NF_LEASE_KEEPER_H
+
+#include "lease/tenure.h"
+
+/*
+ * Gives the n tenures (referenced) to the keepers that already serve their files, and the rest to one new keeper.
+ * Those that were taken on are marked kept; until then our own thread renews them. 0, or -errno when some could not
+ * be given away (logged).
+ */
+int nf_keeper_give(struct nf_tenure **list, size_t n);
+
+/* All tenures of this process that are not kept; with `inheritable_only` those whose descriptor survives exec. */
+int nf_keeper_give_all(bool inheritable_only);
+
+enum nf_keeper_state { NF_KEEPER_NONE, NF_KEEPER_IDLE, NF_KEEPER_HELD };
+
+/*
+ * Asks the keeper of a file, if there is one, to look at the kernel's lock now: IDLE means that nobody holds it here
+ * and that Redis has been told. Bounded by wait_ms.
+ */
+enum nf_keeper_state nf_keeper_sync(dev_t dev, ino_t ino, const char *key, size_t key_len, int wait_ms);
+
+/*
+ * spawn.c: starts a keeper with fresh open file descriptions of the files behind fds[0..n), whose numbers in the
+ * keeper it writes to fresh[] (-1 where none could be had). Returns our end of its control socket, or -errno.
+ */
+int nf_keeper_spawn(const int *fds, int *fresh, size_t n);
+
+#endif

@@ -1,0 +1,66 @@
+/*
+ * What the shim and its keeper say to each other: fixed structs over a SOCK_SEQPACKET socket between processes of the
+ * same user on one machine, made by the same build (checked by size and version).
+ *
+ * A new keeper gets one hello and its tenures through the socket that it was started with, and answers NF_HO_MINE once
+ * it watches and renews them. A keeper also listens on an abstract socket per file (nf_ho_address), where a message
+ * NF_HO_GIVE hands it a further tenure of that file, and NF_HO_SYNC asks it to look at the kernel's lock at once.
+ */
+#ifndef NF_LEASE_PROTO_H
+#define NF_LEASE_PROTO_H
+
+#include "base/config.h"
+#include "lease/tenure.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#define NF_HO_MAGIC 0x6e666b31u /* changes with the meaning of these structs */
+#define NF_HO_KEY_MAX 8192
+
+enum nf_ho_type { NF_HO_HELLO = 1, NF_HO_GIVE, NF_HO_SYNC };
+
+/* Answers, one byte each. */
+#define NF_HO_MINE 'M' /* the tenure is watched and renewed by me */
+#define NF_HO_IDLE 'I' /* nobody holds the file here, and what I had is released */
+#define NF_HO_HELD 'H' /* somebody holds the file */
+#define NF_HO_NO 'N'   /* not understood, or not my file */
+
+struct nf_ho_hello {
+    uint32_t magic;
+    uint32_t type;
+    uint32_t n; /* tenures that follow */
+    struct nf_redis_opts redis;
+    struct nf_policy policy;
+    struct nf_log_conf log;
+};
+
+struct nf_ho_tenure {
+    uint32_t magic;
+    uint32_t type;
+    uint64_t dev, ino;
+    int64_t renewed_ms, deadline_ms; /* CLOCK_BOOTTIME */
+    int32_t fresh_fd;                /* in a new keeper: its own open file description of the file, -1 none */
+    int32_t identity_len;
+    uint32_t key_len;
+    char mode;
+    char fence[NF_FENCE_MAX];
+    char token[NF_TOKEN_MAX];
+    char key[NF_HO_KEY_MAX]; /* only key_len bytes are sent */
+};
+
+#define NF_HO_TENURE_SIZE(key_len) (offsetof(struct nf_ho_tenure, key) + (key_len))
+
+/* Fills in a message about t. 0, or -ENAMETOOLONG. */
+int nf_ho_pack(struct nf_ho_tenure *m, enum nf_ho_type type, const struct nf_tenure *t);
+
+/* The abstract address of the keeper of a file, for this user; returns the address's length. */
+socklen_t nf_ho_address(struct sockaddr_un *addr, uint64_t dev, uint64_t ino, const char *key, size_t key_len,
+                        const struct nf_redis_opts *redis);
+
+/* Is the peer of this socket a process of our own user, or of root? Anybody can bind an abstract name. */
+bool nf_ho_peer_trusted(int fd);
+
+#endif

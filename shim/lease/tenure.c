@@ -1,0 +1,151 @@
+/*
+ * The table: see tenure.h.
+ */
+#include "lease/tenure.h"
+
+#include "base/fdset.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int compare(const struct nf_tenure *a, const struct nf_tenure *b)
+{
+    if (a->dev != b->dev)
+        return a->dev < b->dev ? -1 : 1;
+    if (a->ino != b->ino)
+        return a->ino < b->ino ? -1 : 1;
+    return a->seq < b->seq ? -1 : a->seq > b->seq;
+}
+
+RB_HEAD(tree, nf_tenure);
+/* libbsd's macro wants BSD's __unused, which glibc's headers use as a name of their own. */
+#define __unused __attribute__((unused))
+RB_GENERATE_STATIC(tree, nf_tenure, link, compare)
+#undef __unused
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static struct tree table = RB_INITIALIZER(&table);
+static uint64_t next_seq = 1;
+static atomic_int count;
+
+struct nf_tenure *nf_tenure_new(struct nf_names *names, const char *token, int identity_len, char mode, dev_t dev, ino_t ino, int fd)
+{
+    size_t len = strlen(token) + 1;
+    struct nf_tenure *t = calloc(1, sizeof *t + len);
+    if (!t) {
+        free(names);
+        return NULL;
+    }
+    t->names = names;
+    t->dev = dev;
+    t->ino = ino;
+    t->fd = fd;
+    t->mode = mode;
+    t->refs = 1;
+    t->identity_len = identity_len;
+    memcpy(t->token, token, len);
+    return t;
+}
+
+void nf_table_lock(void)
+{
+    pthread_mutex_lock(&mu);
+}
+
+void nf_table_unlock(void)
+{
+    pthread_mutex_unlock(&mu);
+}
+
+pthread_mutex_t *nf_table_mutex(void)
+{
+    return &mu;
+}
+
+void nf_tenure_insert(struct nf_tenure *t)
+{
+    t->seq = next_seq++;
+    t->refs++;
+    t->listed = true;
+    RB_INSERT(tree, &table, t);
+    nf_watch(t->fd);
+    atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
+}
+
+void nf_tenure_remove(struct nf_tenure *t)
+{
+    if (!t->listed)
+        return;
+    t->listed = false;
+    RB_REMOVE(tree, &table, t);
+    nf_unwatch(t->fd);
+    t->fd = -1;
+    atomic_fetch_sub_explicit(&count, 1, memory_order_relaxed);
+    nf_tenure_unref(t);
+}
+
+void nf_tenure_set_fd(struct nf_tenure *t, int fd)
+{
+    nf_unwatch(t->fd);
+    t->fd = fd;
+    nf_watch(fd);
+}
+
+struct nf_tenure *nf_tenure_first(dev_t dev, ino_t ino)
+{
+    struct nf_tenure key = {.dev = dev, .ino = ino};
+    struct nf_tenure *t = RB_NFIND(tree, &table, &key);
+    return t && t->dev == dev && t->ino == ino ? t : NULL;
+}
+
+struct nf_tenure *nf_tenure_next(struct nf_tenure *t)
+{
+    struct nf_tenure *n = RB_NEXT(tree, &table, t);
+    return n && n->dev == t->dev && n->ino == t->ino ? n : NULL;
+}
+
+struct nf_tenure *nf_tenure_any(struct nf_tenure *after)
+{
+    return after ? RB_NEXT(tree, &table, after) : RB_MIN(tree, &table);
+}
+
+void nf_tenure_ref(struct nf_tenure *t)
+{
+    t->refs++;
+}
+
+void nf_tenure_unref(struct nf_tenure *t)
+{
+    if (t && --t->refs == 0) {
+        free(t->names);
+        free(t);
+    }
+}
+
+int nf_tenure_count(void)
+{
+    return atomic_load_explicit(&count, memory_order_relaxed);
+}
+
+bool nf_tenure_has_fd(int fd)
+{
+    bool found = false;
+    if (!nf_watched(fd))
+        return false;
+    if (fd < NF_WATCH_MAX && !nf_shared_marked(fd))
+        return true; /* watched for no other reason */
+    nf_table_lock();
+    for (struct nf_tenure *t = nf_tenure_any(NULL); t && !found; t = nf_tenure_any(t))
+        found = t->fd == fd;
+    nf_table_unlock();
+    return found;
+}
+
+void nf_table_fork_child(void)
+{
+    (void)pthread_mutex_init(&mu, NULL);
+    for (struct nf_tenure *t = nf_tenure_any(NULL); t; t = nf_tenure_any(t))
+        t->kept = true;
+}

@@ -1,0 +1,80 @@
+/*
+ * The tenures of this process: which files it holds in Redis, under which token, until when.
+ *
+ * One tenure belongs to one open file description that holds the kernel's lock. `fd` is one descriptor of this process
+ * that refers to it; when that one is closed another is looked for.
+ *
+ * The table's mutex (nf_table_lock):
+ *  1. guards every field of every tenure except names, token, dev, ino, which never change;
+ *  2. is taken with all signals blocked (nf_quiet), so that a wrapper called in a signal handler never meets it;
+ *  3. nests outside the pool's mutex; nothing else is taken under it;
+ *  4. is not held over any exchange with Redis, nor over reads of /proc.
+ * A reference (refs) keeps the memory while a thread works on a tenure without the mutex.
+ */
+#ifndef NF_LEASE_TENURE_H
+#define NF_LEASE_TENURE_H
+
+#include "redis/ops.h"
+
+#include <bsd/sys/tree.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct nf_tenure {
+    RB_ENTRY(nf_tenure) link;
+    uint64_t seq;
+    dev_t dev;
+    ino_t ino;
+    int fd;              /* -1: none known at the moment */
+    int refs;            /* the table's own included */
+    bool listed;         /* in the table */
+    bool kept;           /* a keeper renews it and ends it */
+    bool lost;           /* the lease ran out, or somebody else has the file */
+    bool deciding;       /* a thread is finding out whether it has ended */
+    int64_t renewed_ms;  /* when the last successful request was sent (CLOCK_BOOTTIME) */
+    int64_t tried_ms;    /* when the last one was tried */
+    int64_t deadline_ms; /* up to here nobody else can have it */
+    struct nf_names *names;
+    char fence[NF_FENCE_MAX];
+    char mode; /* 'x' or 's' */
+    int identity_len;
+    char token[];
+};
+
+/* A lease of ttl ms that was asked for at sent_ms is good until then, with a margin for a slow machine. */
+static inline int64_t nf_lease_deadline(int64_t sent_ms, int ttl_ms)
+{
+    int margin = ttl_ms / 20;
+    margin = margin < 15 ? 15 : margin > 1000 ? 1000 : margin;
+    return sent_ms + ttl_ms - margin;
+}
+
+/* A tenure as acquired, not in the table yet; takes over names. NULL when out of memory (names are then freed). */
+struct nf_tenure *nf_tenure_new(struct nf_names *names, const char *token, int identity_len, char mode, dev_t dev, ino_t ino, int fd);
+
+void nf_table_lock(void);
+void nf_table_unlock(void);
+pthread_mutex_t *nf_table_mutex(void); /* for a condition variable */
+
+/* With the table locked: */
+void nf_tenure_insert(struct nf_tenure *t);
+void nf_tenure_remove(struct nf_tenure *t); /* out of the table; drops the table's reference */
+void nf_tenure_set_fd(struct nf_tenure *t, int fd);
+struct nf_tenure *nf_tenure_first(dev_t dev, ino_t ino);  /* of this inode; continue with nf_tenure_next */
+struct nf_tenure *nf_tenure_next(struct nf_tenure *t);    /* the next one of the same inode */
+struct nf_tenure *nf_tenure_any(struct nf_tenure *after); /* all of them, NULL to start */
+void nf_tenure_ref(struct nf_tenure *t);
+void nf_tenure_unref(struct nf_tenure *t);
+
+/* How many are in the table; readable without the lock. */
+int nf_tenure_count(void);
+
+/* Is fd the descriptor of a listed tenure? Takes the lock. */
+bool nf_tenure_has_fd(int fd);
+
+/* Around fork(): see pool.h. In the child every tenure counts as kept: its renewal is another process's work. */
+void nf_table_fork_child(void);
+
+#endif

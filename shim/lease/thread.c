@@ -1,0 +1,334 @@
+/*
+ * The renewal thread.
+ *
+ * A tick renews, in one pipelined exchange, every tenure whose last renewal is a third of the TTL ago, and with them
+ * all that are nearly as old, so that the ticks of many tenures fall together. Before that it asks the kernel whether
+ * each lock is still there: a close that no wrapper saw (a raw system call, a close inside the C library) ends here.
+ *
+ * The state below is guarded by the table's mutex. The thread holds references to what it works on, never the mutex.
+ * It must never: run a handler of the host (all signals are blocked), outlive its work by more than LINGER_MS.
+ */
+#include "lease/lease.h"
+
+#include "base/clock.h"
+#include "base/sigs.h"
+#include "base/sys.h"
+#include "redis/pool.h"
+
+#include <bsd/stdlib.h>
+#include <bsd/sys/queue.h>
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Long enough for a program that locks again at once; short, because a second thread forbids unshare(CLONE_NEWUSER). */
+#define LINGER_MS 250
+/* getaddrinfo() runs in a thread of its own; what runs here is shallow. */
+#define STACK_BYTES (256 * 1024)
+
+struct orphan {
+    TAILQ_ENTRY(orphan) link;
+    struct nf_names *names;
+    int64_t until_ms;
+    int64_t next_ms;
+    int tries;
+    char mode;
+    char token[NF_TOKEN_MAX];
+};
+
+static TAILQ_HEAD(, orphan) orphans = TAILQ_HEAD_INITIALIZER(orphans);
+static bool running;
+static pthread_cond_t wake;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool outage_said;
+
+static void init_cond(void)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&wake, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+/* Sleeps with the table's mutex given up, at most until `at_ms` (CLOCK_BOOTTIME). */
+static void sleep_until(int64_t at_ms, int ttl_ms)
+{
+    struct timespec until;
+    /* The condition variable's clock stands still while the machine sleeps: look again now and then. */
+    int cap = ttl_ms / 8 > 250 ? ttl_ms / 8 : 250;
+    int left = nf_left_ms(at_ms);
+    left = left > cap ? cap : left < 1 ? 1 : left;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t ns = until.tv_nsec + (int64_t)left * 1000000;
+    until.tv_sec += ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    (void)pthread_cond_timedwait(&wake, nf_table_mutex(), &until);
+}
+
+/* When t is due: a third of the TTL after the last success, or a moment after the last failure. */
+static int64_t due_ms(const struct nf_tenure *t, int ttl_ms)
+{
+    int64_t due = t->renewed_ms + ttl_ms / 3;
+    int64_t retry = ttl_ms / 20 < 1000 ? ttl_ms / 20 : 1000;
+    return t->tried_ms > t->renewed_ms && t->tried_ms + retry > due ? t->tried_ms + retry : due;
+}
+
+static bool ours_to_renew(const struct nf_tenure *t)
+{
+    return !t->kept && !t->lost;
+}
+
+/* The next time anything is to be done; INT64_MAX if nothing is. Table locked. */
+static int64_t next_event(int ttl_ms)
+{
+    int64_t next = INT64_MAX;
+    struct orphan *o;
+    for (struct nf_tenure *t = nf_tenure_any(NULL); t; t = nf_tenure_any(t)) {
+        if (!ours_to_renew(t))
+            continue;
+        int64_t due = due_ms(t, ttl_ms);
+        due = due < t->deadline_ms ? due : t->deadline_ms;
+        next = due < next ? due : next;
+    }
+    TAILQ_FOREACH(o, &orphans, link)
+    next = o->next_ms < next ? o->next_ms : next;
+    return next;
+}
+
+/* Collects the tenures that this tick works on, referenced. Table locked. Returns how many; *list to be freed. */
+static size_t collect(int ttl_ms, int64_t now, struct nf_tenure ***list)
+{
+    size_t n = 0;
+    size_t room = (size_t)nf_tenure_count();
+    *list = room ? calloc(room, sizeof(struct nf_tenure *)) : NULL;
+    if (!*list)
+        return 0;
+    for (struct nf_tenure *t = nf_tenure_any(NULL); t && n < room; t = nf_tenure_any(t)) {
+        if (!ours_to_renew(t))
+            continue;
+        bool due = due_ms(t, ttl_ms) <= now || t->deadline_ms <= now;
+        bool nearly = t->tried_ms <= t->renewed_ms && t->renewed_ms + ttl_ms / 4 <= now;
+        if (due || nearly) {
+            nf_tenure_ref(t);
+            (*list)[n++] = t;
+        }
+    }
+    return n;
+}
+
+/* Applies what Redis said about t. Table locked. Returns true if t was lost, to be dealt with unlocked. */
+static bool apply(struct nf_tenure *t, const struct nf_renewal *r, int64_t sent_ms, int ttl_ms)
+{
+    if (!t->listed || t->kept || t->lost)
+        return false; /* ended, or handed over, while the answer was on its way */
+    t->tried_ms = sent_ms;
+    if (r->result == NF_RENEWED || r->result == NF_RECLAIMED) {
+        t->renewed_ms = sent_ms;
+        t->deadline_ms = nf_lease_deadline(sent_ms, ttl_ms);
+        return false;
+    }
+    t->lost = r->result == NF_GONE || nf_now_ms() >= t->deadline_ms;
+    return t->lost;
+}
+
+/* One tick's renewals; the table not locked. */
+static void renew(const struct nf_config *c, struct nf_tenure **list, size_t n)
+{
+    char why[200] = "";
+    struct nf_renewal *r = calloc(n, sizeof *r);
+    size_t live = 0;
+    int64_t sent = nf_now_ms();
+    if (!r)
+        return;
+    for (size_t i = 0; i < n; i++)
+        if (!nf_lease_verify(list[i]))
+            list[live++] = list[i];
+        else {
+            nf_table_lock();
+            nf_tenure_unref(list[i]);
+            nf_table_unlock();
+        }
+    int64_t first_deadline = INT64_MAX;
+    for (size_t i = 0; i < live; i++) {
+        r[i] = (struct nf_renewal){.names = list[i]->names, .token = list[i]->token, .fence = list[i]->fence, .mode = list[i]->mode};
+        first_deadline = list[i]->deadline_ms < first_deadline ? list[i]->deadline_ms : first_deadline;
+    }
+    /* An exchange that hangs must not make us miss a deadline. */
+    int64_t give_up = sent + c->redis.timeout_ms;
+    give_up = first_deadline > sent && first_deadline < give_up ? first_deadline : give_up;
+    int err = live ? nf_op_renew(&c->redis, &c->policy, r, live, give_up, why, sizeof why) : 0;
+    if (err < 0 && !outage_said)
+        nf_log(NF_LOG_WARN, "a renewal failed: %s; trying again until the leases end", why[0] ? why : "no usable answer");
+    else if (err == 0 && live && outage_said)
+        nf_log(NF_LOG_INFO, "Redis answers again; the leases are renewed");
+    outage_said = live ? err < 0 : outage_said;
+    for (size_t i = 0; i < live; i++) {
+        nf_table_lock();
+        bool lost = apply(list[i], &r[i], sent, c->policy.ttl_ms);
+        nf_table_unlock();
+        if (r[i].result == NF_RECLAIMED)
+            nf_log(NF_LOG_WARN, "Redis had lost %s; taken back, nobody was in between", list[i]->names->key);
+        if (lost)
+            nf_lost(list[i], r[i].holder, r[i].result == NF_GONE ? "it is gone in Redis" : "it could not be renewed before its lease ends");
+        nf_table_lock();
+        nf_tenure_unref(list[i]);
+        nf_table_unlock();
+    }
+    free(r);
+}
+
+static void orphan_free(struct orphan *o)
+{
+    free(o->names);
+    free(o);
+}
+
+/* Tries the orphans that are due once more. The table not locked; only this thread takes orphans off the list. */
+static void end_orphans(const struct nf_config *c)
+{
+    for (;;) {
+        struct orphan *o;
+        struct nf_answer a;
+        int64_t now = nf_now_ms();
+        nf_table_lock();
+        TAILQ_FOREACH(o, &orphans, link)
+        if (o->next_ms <= now)
+            break;
+        if (o)
+            TAILQ_REMOVE(&orphans, o, link);
+        nf_table_unlock();
+        if (!o)
+            return;
+        struct nf_request q = {.names = o->names, .token = o->token, .mode = o->mode, .wait = true};
+        int r = now >= o->until_ms ? 0 : nf_op_release(&c->redis, &c->policy, &q, now + c->redis.timeout_ms, &a);
+        if (r >= 0) {
+            orphan_free(o);
+            continue;
+        }
+        int64_t delay = 50LL << (o->tries < 5 ? o->tries : 5);
+        o->tries++;
+        o->next_ms = nf_now_ms() + delay / 2 + arc4random_uniform((uint32_t)delay);
+        nf_table_lock();
+        TAILQ_INSERT_TAIL(&orphans, o, link);
+        nf_table_unlock();
+    }
+}
+
+static void *run(void *arg)
+{
+    const struct nf_config *c = arg;
+    int64_t idle_since = nf_now_ms();
+    nf_table_lock();
+    for (;;) {
+        int64_t now = nf_now_ms();
+        int64_t next = next_event(c->policy.ttl_ms);
+        if (next == INT64_MAX) {
+            if (now - idle_since >= LINGER_MS)
+                break;
+            sleep_until(idle_since + LINGER_MS, c->policy.ttl_ms);
+            continue;
+        }
+        idle_since = now;
+        if (next > now) {
+            sleep_until(next, c->policy.ttl_ms);
+            continue;
+        }
+        struct nf_tenure **list;
+        size_t n = collect(c->policy.ttl_ms, now, &list);
+        nf_table_unlock();
+        if (n)
+            renew(c, list, n);
+        free(list);
+        end_orphans(c);
+        nf_table_lock();
+    }
+    running = false;
+    nf_table_unlock();
+    nf_pool_trim();
+    return NULL;
+}
+
+/* Starts the thread if there is none. Table locked, signals blocked (the thread inherits that). */
+static int ensure_running(void)
+{
+    pthread_t thread;
+    pthread_attr_t attr;
+    pthread_once(&once, init_cond);
+    if (running) {
+        pthread_cond_signal(&wake);
+        return 0;
+    }
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    int r = pthread_create(&thread, &attr, run, (void *)(uintptr_t)nf_config());
+    pthread_attr_destroy(&attr);
+    running = r == 0;
+    return -r;
+}
+
+int nf_lease_add(struct nf_tenure *t)
+{
+    nf_table_lock();
+    nf_tenure_insert(t);
+    int r = ensure_running();
+    if (r < 0)
+        nf_tenure_remove(t);
+    nf_table_unlock();
+    return r;
+}
+
+void nf_lease_poke(void)
+{
+    nf_table_lock();
+    if (running)
+        pthread_cond_signal(&wake);
+    nf_table_unlock();
+}
+
+void nf_lease_orphan(struct nf_names *names, const char *token, char mode, int64_t until_ms)
+{
+    struct orphan *o = calloc(1, sizeof *o);
+    if (!o) {
+        free(names);
+        return; /* the lease ends by itself */
+    }
+    o->names = names;
+    o->mode = mode;
+    o->until_ms = until_ms;
+    o->next_ms = nf_now_ms() + 20;
+    (void)strncpy(o->token, token, sizeof o->token - 1);
+    nf_table_lock();
+    TAILQ_INSERT_TAIL(&orphans, o, link);
+    if (ensure_running() < 0) {
+        TAILQ_REMOVE(&orphans, o, link);
+        orphan_free(o);
+    }
+    nf_table_unlock();
+}
+
+void nf_lease_fork_prepare(void)
+{
+    nf_table_lock();
+    nf_pool_fork_prepare();
+}
+
+void nf_lease_fork_parent(void)
+{
+    nf_pool_fork_parent();
+    nf_table_unlock();
+}
+
+/* The orphans are the parent's work; the child only forgets them. */
+void nf_lease_fork_child(void)
+{
+    nf_pool_fork_child();
+    nf_table_fork_child();
+    running = false;
+    TAILQ_INIT(&orphans);
+    init_cond();
+    nf_config_fork_child();
+}

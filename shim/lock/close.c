@@ -1,0 +1,110 @@
+/*
+ * See close.h. Between the two steps the tenure has no descriptor (fd == -1) and is marked as being decided on, so
+ * that the renewal thread goes on renewing it and leaves the verdict to us. Another thread may get the same number
+ * for a new file meanwhile: only the tenure noted before is looked at.
+ */
+#include "lock/close.h"
+
+#include "base/fdset.h"
+#include "base/fdutil.h"
+#include "base/process.h"
+#include "base/sigs.h"
+#include "base/sys.h"
+#include "lease/keeper.h"
+#include "lease/lease.h"
+
+#include <errno.h>
+#include <stdbool.h>
+
+#define KEEPER_WAIT_MS 50
+
+/* The tenure whose descriptor is fd, marked as being decided on, referenced. */
+static struct nf_tenure *claim(int fd)
+{
+    struct stat st;
+    struct nf_tenure *t = NULL;
+    if (nf_tenure_count() == 0 || nf_sys.fstat(fd, &st) < 0)
+        return NULL;
+    nf_table_lock();
+    for (t = nf_tenure_first(st.st_dev, st.st_ino); t; t = nf_tenure_next(t))
+        if (t->fd == fd && !t->deciding)
+            break;
+    if (t) {
+        nf_tenure_ref(t);
+        t->deciding = true;
+    }
+    nf_table_unlock();
+    return t;
+}
+
+void nf_close_begin(int fd, struct nf_closing *c)
+{
+    struct nf_quiet quiet;
+    c->errno_saved = errno;
+    c->tenure = NULL;
+    if (nf_process_where() != NF_HOME)
+        return;
+    nf_quiet(&quiet);
+    struct nf_tenure *t = c->tenure = claim(fd);
+    bool shared = t && nf_shared(fd);
+    nf_shared_forget(fd);
+    if (t) {
+        /* Perhaps not the last of its kind, and only the kernel will know: a keeper can wait for that, we cannot. */
+        if (shared && !t->kept && nf_config()->policy.keeper != NF_KEEPER_NEVER)
+            (void)nf_keeper_give(&t, 1);
+        nf_table_lock();
+        if (t->listed)
+            nf_tenure_set_fd(t, -1);
+        nf_table_unlock();
+    }
+    nf_loud(&quiet);
+    errno = c->errno_saved;
+}
+
+void nf_close_end(struct nf_closing *c)
+{
+    struct nf_quiet quiet;
+    struct nf_tenure *t = c->tenure;
+    int saved = errno;
+    if (!t)
+        return;
+    nf_quiet(&quiet);
+    int other = nf_fd_find_locked(t->dev, t->ino, nf_tenure_has_fd);
+    nf_table_lock();
+    t->deciding = false;
+    bool ended = t->listed && other == -ENOENT;
+    bool kept = t->kept;
+    if (t->listed && other >= 0)
+        nf_tenure_set_fd(t, other);
+    if (ended && kept)
+        nf_tenure_remove(t);
+    nf_table_unlock();
+    if (ended && kept)
+        (void)nf_keeper_sync(t->dev, t->ino, t->names->key, t->names->key_len, KEEPER_WAIT_MS);
+    else if (ended)
+        nf_lease_end(t);
+    nf_table_lock();
+    nf_tenure_unref(t);
+    nf_table_unlock();
+    nf_loud(&quiet);
+    errno = saved;
+}
+
+void nf_close_share(int fd)
+{
+    struct nf_quiet quiet;
+    int saved = errno;
+    nf_shared_add(fd);
+    if (nf_tenure_count() > 0 && nf_process_where() == NF_HOME && nf_config()->policy.keeper != NF_KEEPER_NEVER) {
+        struct stat st;
+        nf_quiet(&quiet);
+        struct nf_tenure *t = nf_sys.fstat(fd, &st) == 0 ? nf_lease_of_fd(fd, st.st_dev, st.st_ino) : NULL;
+        if (t && !t->kept)
+            (void)nf_keeper_give(&t, 1);
+        nf_table_lock();
+        nf_tenure_unref(t);
+        nf_table_unlock();
+        nf_loud(&quiet);
+    }
+    errno = saved;
+}

@@ -1,0 +1,183 @@
+/*
+ * flock(2) between hosts: see flock.h, and docs/design.md for the states.
+ *
+ * The kernel's lock is taken first and given back last when Redis refuses: whoever has the kernel's lock speaks for
+ * this host. Unlocking goes the other way round: the kernel first, so that a slow Redis never holds up a local
+ * process; a local process that is let in between adopts our token, and our release then finds nothing to do.
+ */
+#include "lock/flock.h"
+
+#include "base/process.h"
+#include "base/real.h"
+#include "base/sigs.h"
+#include "lease/keeper.h"
+#include "lease/lease.h"
+#include "lock/acquire.h"
+#include "lock/match.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+
+/* A keeper's look at the lock lasts microseconds; one that is still busy after this is something else. */
+#define KEEPER_WAIT_MS 100
+
+static int real_flock(int fd, int op)
+{
+    return nf_real()->flock(fd, op) == 0 ? 0 : -errno;
+}
+
+static void unref(struct nf_tenure *t)
+{
+    nf_table_lock();
+    nf_tenure_unref(t);
+    nf_table_unlock();
+}
+
+/* LOCK_NB lost in the kernel: to a keeper that just looked whether the lock is free? Then it is, in a moment. */
+static int retry_past_keeper(int fd, int op, const struct nf_file *f)
+{
+    struct nf_quiet quiet;
+    int r = -EWOULDBLOCK;
+    for (int i = 0; i < 3 && r == -EWOULDBLOCK; i++) {
+        nf_quiet(&quiet);
+        enum nf_keeper_state s = nf_keeper_sync(f->dev, f->ino, f->key, f->key_len, KEEPER_WAIT_MS);
+        nf_loud(&quiet);
+        if (s == NF_KEEPER_HELD || (s == NF_KEEPER_NONE && i > 0))
+            break;
+        r = real_flock(fd, op);
+        if (s == NF_KEEPER_NONE)
+            break;
+    }
+    return r;
+}
+
+static int kernel_lock(int fd, int op, const struct nf_file *f)
+{
+    int r = real_flock(fd, op);
+    if (r == -EWOULDBLOCK && nf_config()->policy.keeper != NF_KEEPER_NEVER)
+        r = retry_past_keeper(fd, op, f);
+    return r;
+}
+
+/* The kernel has said no to a conversion, and may have dropped the old lock on the way (flock(2)). */
+static void after_failed_conversion(struct nf_tenure *prev)
+{
+    struct nf_quiet quiet;
+    if (!prev)
+        return;
+    nf_quiet(&quiet);
+    (void)nf_lease_verify(prev);
+    unref(prev);
+    nf_loud(&quiet);
+}
+
+/* Ends what the converted lock was in Redis: the new request's script does it, since it is of the same identity. */
+static void supersede(struct nf_tenure *prev)
+{
+    nf_table_lock();
+    nf_tenure_remove(prev);
+    nf_tenure_unref(prev);
+    nf_table_unlock();
+}
+
+static int lock(int fd, int op, const struct nf_file *f)
+{
+    struct nf_quiet quiet;
+    char mode = (op & ~LOCK_NB) == LOCK_EX ? 'x' : 's';
+    struct nf_tenure *prev;
+    unsigned forks = nf_fork_count();
+    nf_quiet(&quiet);
+    bool broken = nf_config()->broken;
+    prev = broken ? NULL : nf_lease_of_fd(fd, f->dev, f->ino);
+    nf_loud(&quiet);
+    if (broken)
+        return -ENOLCK; /* said when the configuration was read */
+    int r = kernel_lock(fd, op, f);
+    if (r < 0) {
+        after_failed_conversion(prev);
+        return r;
+    }
+    nf_quiet(&quiet);
+    if (prev && prev->mode == mode && !prev->lost && prev->listed) {
+        nf_table_lock();
+        nf_tenure_unref(prev);
+        nf_table_unlock();
+    } else {
+        if (prev)
+            supersede(prev);
+        r = nf_acquire(fd, f, mode, op & LOCK_NB, &quiet.mask, forks);
+        if (r < 0)
+            (void)real_flock(fd, LOCK_UN);
+    }
+    nf_loud(&quiet);
+    return r;
+}
+
+/*
+ * After the kernel's LOCK_UN. A shared tenure that a keeper has may stand for other readers of this host as well: the
+ * keeper alone knows. An exclusive one is ours to release, whoever renews it.
+ */
+static void unlocked(struct nf_tenure *t, const struct nf_file *f)
+{
+    bool by_keeper = t && t->kept && t->mode == 's' && nf_config()->policy.keeper != NF_KEEPER_NEVER;
+    if (t && by_keeper) {
+        nf_table_lock();
+        nf_tenure_remove(t);
+        nf_table_unlock();
+    } else if (t) {
+        nf_lease_end(t);
+    }
+    if (!t || by_keeper)
+        (void)nf_keeper_sync(f->dev, f->ino, f->key, f->key_len, KEEPER_WAIT_MS);
+    if (t)
+        unref(t);
+}
+
+static int unlock(int fd, int op)
+{
+    struct nf_file f;
+    struct nf_quiet quiet;
+    if (nf_match(fd, &f) != NF_MATCH_YES)
+        return real_flock(fd, op);
+    nf_quiet(&quiet);
+    struct nf_tenure *t = nf_lease_of_fd(fd, f.dev, f.ino);
+    int r = real_flock(fd, op);
+    if (r == 0 && (t || nf_config()->policy.keeper != NF_KEEPER_NEVER))
+        unlocked(t, &f);
+    else if (t)
+        unref(t);
+    nf_loud(&quiet);
+    return r;
+}
+
+int nf_flock(int fd, int op)
+{
+    struct nf_file f;
+    int kind = op & ~LOCK_NB;
+    switch (nf_process_where()) {
+    case NF_VFORK_CHILD:
+        /* It shares its parent's memory: our state is not its own to change. */
+        return kind != LOCK_UN && nf_match(fd, &f) != NF_MATCH_NO ? -ENOLCK : real_flock(fd, op);
+    case NF_FORKED:
+        nf_lease_fork_child();
+        nf_process_adopt();
+        break;
+    case NF_HOME:
+        break;
+    }
+    if (kind == LOCK_UN)
+        return unlock(fd, op);
+    if (kind != LOCK_EX && kind != LOCK_SH)
+        return real_flock(fd, op); /* the kernel says EINVAL */
+    switch (nf_match(fd, &f)) {
+    case NF_MATCH_YES:
+        return lock(fd, op, &f);
+    case NF_MATCH_DOUBT:
+        return -ENOLCK;
+    case NF_MATCH_NO:
+        break;
+    }
+    return real_flock(fd, op);
+}

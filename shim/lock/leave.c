@@ -1,0 +1,126 @@
+/*
+ * See leave.h. A tenure whose end this process cannot see is given to a keeper while we still hold the kernel's lock.
+ */
+#include "lock/leave.h"
+
+#include "base/fdset.h"
+#include "base/process.h"
+#include "base/sigs.h"
+#include "lease/keeper.h"
+#include "lease/lease.h"
+
+#include <errno.h>
+#include <stdbool.h>
+
+/* Of the thread that forks; guarded by the table's mutex, which it holds from prepare to parent or child. */
+static struct nf_quiet forking;
+
+static bool any_not_kept(void)
+{
+    for (struct nf_tenure *t = nf_tenure_any(NULL); t; t = nf_tenure_any(t))
+        if (!t->kept && !t->lost)
+            return true;
+    return false;
+}
+
+void nf_fork_prepare(void)
+{
+    struct nf_quiet quiet;
+    int saved = errno;
+    nf_quiet(&quiet);
+    nf_fork_counted();
+    nf_shared_mark(false);
+    /* Another thread may lock between the hand-over and the mutex: look again. */
+    for (int i = 0;; i++) {
+        int r = nf_keeper_give_all(false);
+        nf_lease_fork_prepare();
+        if (r < 0 || i == 5 || nf_tenure_count() == 0 || nf_config()->policy.keeper == NF_KEEPER_NEVER || !any_not_kept())
+            break;
+        nf_lease_fork_parent();
+    }
+    forking = quiet;
+    errno = saved;
+}
+
+void nf_fork_parent(void)
+{
+    struct nf_quiet quiet = forking;
+    nf_lease_fork_parent();
+    nf_loud(&quiet);
+}
+
+void nf_fork_child(void)
+{
+    struct nf_quiet quiet = forking;
+    nf_lease_fork_child();
+    nf_process_adopt();
+    nf_loud(&quiet);
+}
+
+static void give(bool inheritable_only)
+{
+    struct nf_quiet quiet;
+    int saved = errno;
+    nf_quiet(&quiet);
+    (void)nf_keeper_give_all(inheritable_only);
+    nf_loud(&quiet);
+    errno = saved;
+}
+
+void nf_spawn_prepare(void)
+{
+    nf_shared_mark(true);
+    nf_fork_counted();
+    if (nf_tenure_count() > 0)
+        give(true);
+}
+
+/*
+ * A vfork child shares our memory, and the thread that made it sleeps until the exec: it may use the table like that
+ * thread could. What it looks at (close-on-exec, /proc/self/fd) is its own table of descriptors.
+ */
+void nf_exec_prepare(void)
+{
+    bool child = nf_process_where() == NF_VFORK_CHILD;
+    if (child) {
+        nf_shared_mark(true);
+        nf_fork_counted();
+    }
+    if (nf_tenure_count() > 0)
+        give(child);
+}
+
+/* Without a keeper the destructor is the last moment: earlier than the kernel's own unlock, as documented. */
+static void release_all(void)
+{
+    struct nf_quiet quiet;
+    nf_quiet(&quiet);
+    for (;;) {
+        nf_table_lock();
+        struct nf_tenure *t = nf_tenure_any(NULL);
+        while (t && t->kept)
+            t = nf_tenure_any(t);
+        if (t)
+            nf_tenure_ref(t);
+        nf_table_unlock();
+        if (!t)
+            break;
+        nf_lease_end(t);
+        nf_table_lock();
+        nf_tenure_unref(t);
+        nf_table_unlock();
+    }
+    nf_loud(&quiet);
+}
+
+void nf_exit_prepare(void)
+{
+    int saved = errno;
+    if (nf_tenure_count() == 0 || nf_process_where() != NF_HOME)
+        return;
+    if (nf_config()->policy.keeper == NF_KEEPER_NEVER)
+        release_all();
+    else
+        give(false);
+    errno = saved;
+}

@@ -1,0 +1,93 @@
+-- Asks for a file. The caller holds its host's kernel lock in the same mode, so that any other token of the same
+-- identity that excludes it is stale, and is adopted.
+-- KEYS: lock, fence, queue, alive
+-- ARGV: token, identity ('' = adopt nothing), mode x|s, ttl ms, wait 0|1, ms a waiter counts as alive, grant ms
+-- Returns {1, fence}, or {0, mode of the holder, a holder's token, ms left (-1: for ever), waiters before me}
+-- Asking again with the same token confirms a grant, keeps a place in the queue, and repeats a lost answer.
+local key, fence_key, queue, alive = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token, identity, mode, ttl, wait = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
+--#include fence.lua
+if mode == 'x' and not (wait and redis.call('EXISTS', queue) == 1) and redis.call('SET', key, token, 'NX', 'PX', ttl) then
+    return {1, next_fence(fence_key)}
+end
+--#include grant.lua
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local me = mode .. ':' .. token
+
+local function ours(other)
+    return identity ~= '' and string.sub(other, 1, #identity) == identity
+end
+
+local function take_shared()
+    redis.call('ZADD', key, now + ttl, token)
+    if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ttl) end
+end
+
+local function forget_place()
+    redis.call('ZREM', queue, me)
+    redis.call('ZREM', alive, me)
+end
+
+-- Confirms what a hand-over, or an earlier call whose answer was lost, has given us.
+local function confirmed()
+    local kind = redis.call('TYPE', key)['ok']
+    if kind == 'string' and redis.call('GET', key) == token then
+        redis.call('PEXPIRE', key, ttl)
+    elseif kind == 'zset' and mode == 's' and redis.call('ZSCORE', key, token) then
+        take_shared()
+    else
+        return nil
+    end
+    forget_place()
+    redis.call('DEL', 'netflock:{' .. key .. '}:wait:' .. token)
+    return {1, redis.call('GET', fence_key) or next_fence(fence_key)}
+end
+
+local joins = false
+local kind = redis.call('TYPE', key)['ok']
+if kind == 'zset' then redis.call('ZREMRANGEBYSCORE', key, '-inf', now) end
+local done = confirmed()
+if done then return done end
+if kind == 'string' then
+    if ours(redis.call('GET', key)) then redis.call('DEL', key) end
+elseif kind == 'zset' then
+    for _, other in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+        if ours(other) then
+            if mode == 'x' then redis.call('ZREM', key, other) else joins = true end
+        end
+    end
+elseif kind ~= 'none' then
+    return redis.error_reply('WRONGTYPE the key of the lock holds a ' .. kind)
+end
+
+kind = redis.call('TYPE', key)['ok']
+if not wait or joins then
+    if mode == 'x' and kind == 'none' then
+        redis.call('SET', key, token, 'PX', ttl)
+        return {1, next_fence(fence_key)}
+    elseif mode == 's' and kind ~= 'string' then
+        take_shared()
+        forget_place()
+        return {1, next_fence(fence_key)}
+    end
+else
+    local alive_ms = tonumber(ARGV[6])
+    if not redis.call('ZSCORE', queue, me) then
+        local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+        local arrival = t[1] * 1000000 + t[2]
+        if last and tonumber(last) >= arrival then arrival = tonumber(last) + 1 end
+        redis.call('ZADD', queue, string.format('%.0f', arrival), me)
+    end
+    redis.call('ZADD', alive, now + alive_ms, me)
+    redis.call('PEXPIRE', queue, alive_ms)
+    redis.call('PEXPIRE', alive, alive_ms)
+    grant_waiters(key, fence_key, queue, alive, tonumber(ARGV[7]), token)
+    done = confirmed()
+    if done then return done end
+    kind = redis.call('TYPE', key)['ok']
+end
+
+local holder
+if kind == 'string' then holder = redis.call('GET', key) else holder = redis.call('ZRANGE', key, 0, 0)[1] end
+return {0, kind == 'string' and 'x' or 's', holder or '', redis.call('PTTL', key), redis.call('ZRANK', queue, me) or -1}

@@ -1,0 +1,289 @@
+/*
+ * Scripts called, answers checked: see ops.h. Nothing in a reply is trusted: types and lengths first.
+ */
+#include "redis/ops.h"
+
+#include "base/clock.h"
+#include "base/sigs.h"
+#include "redis/pool.h"
+#include "redis/script.h"
+
+#include <bsd/string.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct nf_names *nf_names_make(const char *key, size_t len)
+{
+    static const char *const suffix[] = {"}:fence", "}:queue", "}:alive"};
+    const size_t room = 10 + len + 8;
+    struct nf_names *n = malloc(sizeof *n + len + 1 + 3 * room);
+    if (!n)
+        return NULL;
+    const char **field[] = {&n->fence, &n->queue, &n->alive};
+    size_t *field_len[] = {&n->fence_len, &n->queue_len, &n->alive_len};
+    char *p = n->text;
+    memcpy(p, key, len);
+    p[len] = 0;
+    n->key = p;
+    n->key_len = len;
+    p += len + 1;
+    for (int i = 0; i < 3; i++) {
+        memcpy(p, "netflock:{", 10);
+        memcpy(p + 10, key, len);
+        memcpy(p + 10 + len, suffix[i], 8);
+        *field[i] = p;
+        *field_len[i] = 10 + len + 7;
+        p += room;
+    }
+    return n;
+}
+
+int nf_grant_ms(const struct nf_policy *p)
+{
+    return p->ttl_ms < 1500 ? p->ttl_ms : 1500;
+}
+
+/* Error replies that mean "not now". All others mean "not at all". */
+static enum nf_outcome classify(const char *error)
+{
+    static const char *const passing[] = {"LOADING",    "BUSY",    "MASTERDOWN", "READONLY",    "OOM",
+                                          "NOREPLICAS", "MISCONF", "TRYAGAIN",   "CLUSTERDOWN", "ERR max number of clients"};
+    for (size_t i = 0; i < sizeof passing / sizeof passing[0]; i++)
+        if (strncmp(error, passing[i], strlen(passing[i])) == 0)
+            return NF_DOWN;
+    /* Redis before 7 wraps an error that a script met. */
+    if (strstr(error, "-OOM ") || strstr(error, "-READONLY ") || strstr(error, "-NOREPLICAS "))
+        return NF_DOWN;
+    return NF_REFUSED;
+}
+
+static void set_error(struct nf_answer *a, enum nf_outcome outcome, const char *text)
+{
+    a->outcome = outcome;
+    (void)strlcpy(a->why, text, sizeof a->why);
+}
+
+/* The i-th element of an array reply, if it has this type. */
+static const redisReply *element(const redisReply *r, size_t i, int type)
+{
+    return r->type == REDIS_REPLY_ARRAY && i < (size_t)r->elements && r->element[i] && r->element[i]->type == type ? r->element[i] : NULL;
+}
+
+/* Copies a string of the reply, cut at size; control characters are for the log to escape. */
+static void copy_str(char *dst, size_t size, const redisReply *s)
+{
+    size_t len = (size_t)s->len < size - 1 ? (size_t)s->len : size - 1;
+    memcpy(dst, s->str, len);
+    dst[len] = 0;
+}
+
+static void read_acquire(const redisReply *r, struct nf_answer *a)
+{
+    const redisReply *code = element(r, 0, REDIS_REPLY_INTEGER);
+    const redisReply *fence = element(r, 1, REDIS_REPLY_STRING);
+    const redisReply *holder = element(r, 2, REDIS_REPLY_STRING);
+    const redisReply *left = element(r, 3, REDIS_REPLY_INTEGER);
+    const redisReply *rank = element(r, 4, REDIS_REPLY_INTEGER);
+    if (code && code->integer == 1 && fence && (size_t)fence->len < sizeof a->fence) {
+        a->outcome = NF_GRANTED;
+        copy_str(a->fence, sizeof a->fence, fence);
+    } else if (code && code->integer == 0 && fence && holder && left && rank) {
+        a->outcome = NF_BUSY;
+        a->holder_mode = fence->len == 1 && fence->str[0] == 's' ? 's' : 'x';
+        copy_str(a->holder, sizeof a->holder, holder);
+        a->left_ms = left->integer;
+        a->before_me = rank->integer;
+    } else {
+        set_error(a, NF_REFUSED, "Redis gave an answer of an unknown form");
+    }
+}
+
+/* Errors of a connection that was never made: nothing can have been sent through it. */
+static bool never_connected(int err)
+{
+    switch (err) {
+    case -ECONNREFUSED:
+    case -ENOENT:
+    case -EACCES:
+    case -ENXIO:
+    case -EMFILE:
+    case -ENFILE:
+    case -EHOSTUNREACH:
+    case -ENETUNREACH:
+        return true;
+    default:
+        return false;
+    }
+}
+
+void nf_op_acquire(const struct nf_config *c, const struct nf_request *q, int64_t deadline_ms, struct nf_answer *a)
+{
+    char ttl[16];
+    char alive[16];
+    char grant[16];
+    const struct nf_names *n = q->names;
+    struct nf_script_call call = {.script = &nf_script_acquire, .n_keys = 4};
+    (void)snprintf(ttl, sizeof ttl, "%d", c->policy.ttl_ms);
+    (void)snprintf(alive, sizeof alive, "%d", NF_WAITER_ALIVE_MS);
+    (void)snprintf(grant, sizeof grant, "%d", nf_grant_ms(&c->policy));
+    nf_cmd_add(&call.args, n->key, n->key_len);
+    nf_cmd_add(&call.args, n->fence, n->fence_len);
+    nf_cmd_add(&call.args, n->queue, n->queue_len);
+    nf_cmd_add(&call.args, n->alive, n->alive_len);
+    nf_cmd_str(&call.args, q->token);
+    nf_cmd_add(&call.args, q->token, (size_t)q->identity_len);
+    nf_cmd_add(&call.args, &q->mode, 1);
+    nf_cmd_str(&call.args, ttl);
+    nf_cmd_str(&call.args, q->wait ? "1" : "0");
+    nf_cmd_str(&call.args, alive);
+    nf_cmd_str(&call.args, grant);
+    redisReply *reply = NULL;
+    a->sent_ms = nf_now_ms();
+    int r = nf_script_run(&c->redis, &call, 1, &reply, deadline_ms, a->why, sizeof a->why);
+    a->reached = !never_connected(r);
+    if (r < 0)
+        a->outcome = r == -EACCES ? NF_REFUSED : NF_DOWN;
+    else if (reply->type == REDIS_REPLY_ERROR)
+        set_error(a, classify(reply->str), reply->str);
+    else
+        read_acquire(reply, a);
+    freeReplyObject(reply);
+}
+
+int nf_op_release(const struct nf_redis_opts *o, const struct nf_policy *p, const struct nf_request *q, int64_t deadline_ms,
+                  struct nf_answer *a)
+{
+    char grant[16];
+    const struct nf_names *n = q->names;
+    struct nf_script_call call = {.script = &nf_script_release, .n_keys = 4};
+    (void)snprintf(grant, sizeof grant, "%d", nf_grant_ms(p));
+    nf_cmd_add(&call.args, n->key, n->key_len);
+    nf_cmd_add(&call.args, n->fence, n->fence_len);
+    nf_cmd_add(&call.args, n->queue, n->queue_len);
+    nf_cmd_add(&call.args, n->alive, n->alive_len);
+    nf_cmd_str(&call.args, q->token);
+    nf_cmd_add(&call.args, &q->mode, 1);
+    nf_cmd_str(&call.args, q->wait ? "1" : "0");
+    nf_cmd_str(&call.args, grant);
+    redisReply *reply = NULL;
+    int r = nf_script_run(o, &call, 1, &reply, deadline_ms, a->why, sizeof a->why);
+    if (r == 0 && reply->type == REDIS_REPLY_INTEGER) {
+        r = reply->integer == 1;
+    } else if (r == 0) {
+        set_error(a, NF_DOWN, reply->type == REDIS_REPLY_ERROR ? reply->str : "Redis gave an answer of an unknown form");
+        r = -EPROTO;
+    }
+    freeReplyObject(reply);
+    return r;
+}
+
+static void read_renewal(const redisReply *r, struct nf_renewal *out)
+{
+    const redisReply *code = element(r, 0, REDIS_REPLY_INTEGER);
+    const redisReply *holder = element(r, 1, REDIS_REPLY_STRING);
+    if (!code)
+        return;
+    if (code->integer == 1) {
+        out->result = NF_RENEWED;
+    } else if (code->integer == 2) {
+        out->result = NF_RECLAIMED;
+    } else if (code->integer == 0 && holder) {
+        out->result = NF_GONE;
+        copy_str(out->holder, sizeof out->holder, holder);
+    }
+}
+
+/* A batch bounds what is in flight: neither side's socket buffer may fill while the other one writes. */
+#define BATCH 64
+
+static int renew_batch(const struct nf_redis_opts *o, const char *ttl, struct nf_renewal *r, size_t n, int64_t deadline_ms, char *why,
+                       size_t why_size)
+{
+    struct nf_script_call calls[BATCH];
+    redisReply *replies[BATCH];
+    for (size_t i = 0; i < n; i++) {
+        calls[i] = (struct nf_script_call){.script = &nf_script_renew, .n_keys = 2};
+        nf_cmd_add(&calls[i].args, r[i].names->key, r[i].names->key_len);
+        nf_cmd_add(&calls[i].args, r[i].names->fence, r[i].names->fence_len);
+        nf_cmd_str(&calls[i].args, r[i].token);
+        nf_cmd_add(&calls[i].args, &r[i].mode, 1);
+        nf_cmd_str(&calls[i].args, ttl);
+        nf_cmd_str(&calls[i].args, r[i].fence);
+    }
+    int err = nf_script_run(o, calls, n, replies, deadline_ms, why, why_size);
+    for (size_t i = 0; err == 0 && i < n; i++) {
+        if (replies[i]->type == REDIS_REPLY_ERROR)
+            (void)strlcpy(why, replies[i]->str, why_size);
+        read_renewal(replies[i], &r[i]);
+        freeReplyObject(replies[i]);
+    }
+    for (size_t i = 0; err == 0 && i < n; i++)
+        if (r[i].result == NF_UNKNOWN)
+            err = -EPROTO;
+    return err;
+}
+
+int nf_op_renew(const struct nf_redis_opts *o, const struct nf_policy *p, struct nf_renewal *r, size_t n, int64_t deadline_ms, char *why,
+                size_t why_size)
+{
+    char ttl[16];
+    int err = 0;
+    (void)snprintf(ttl, sizeof ttl, "%d", p->ttl_ms);
+    for (size_t i = 0; i < n; i++)
+        r[i].result = NF_UNKNOWN;
+    for (size_t at = 0; at < n; at += BATCH) {
+        int e = renew_batch(o, ttl, r + at, n - at < BATCH ? n - at : BATCH, deadline_ms, why, why_size);
+        if (e < 0)
+            err = e;
+        if (e < 0 && e != -EPROTO)
+            break;
+    }
+    return err;
+}
+
+int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, struct nf_conn **conn, int ms, const sigset_t *mask,
+               struct nf_answer *a)
+{
+    char seconds[24];
+    struct nf_cmd pop = {0};
+    redisReply *reply = NULL;
+    bool reused;
+    int err = 0;
+    const struct nf_names *n = q->names;
+    size_t list_len = n->key_len + strlen(q->token) + 17;
+    char *list = malloc(list_len + 1);
+    if (!list)
+        return -ENOMEM;
+    memcpy(list, "netflock:{", 10);
+    memcpy(list + 10, n->key, n->key_len);
+    (void)snprintf(list + 10 + n->key_len, list_len + 1 - 10 - n->key_len, "}:wait:%s", q->token);
+    (void)snprintf(seconds, sizeof seconds, "%d.%03d", ms / 1000, ms % 1000);
+    nf_cmd_str(&pop, "BLPOP");
+    nf_cmd_add(&pop, list, list_len);
+    nf_cmd_str(&pop, seconds);
+    int64_t deadline = nf_now_ms() + o->timeout_ms;
+    if (!*conn)
+        *conn = nf_pool_take(o, deadline, &reused, &err, a->why, sizeof a->why);
+    if (*conn) {
+        err = nf_conn_send(*conn, &pop, 1, deadline);
+        if (err == 0) {
+            nf_sigs_restore(mask);
+            err = nf_conn_wait_reply(*conn, &reply);
+            nf_sigs_block(NULL);
+        }
+        if (err == 0 && reply->type == REDIS_REPLY_ERROR) {
+            set_error(a, classify(reply->str), reply->str);
+            err = a->outcome == NF_REFUSED ? -EACCES : -EAGAIN;
+        }
+        if (err < 0) {
+            nf_pool_drop(*conn);
+            *conn = NULL;
+        }
+    }
+    freeReplyObject(reply);
+    free(list);
+    return err;
+}

@@ -1,0 +1,91 @@
+/*
+ * What netflock asks of Redis, as typed calls: acquire, release, renew, wait.
+ *
+ * Every operation is one script, safe to repeat with the same token. Callers have all signals blocked (except in
+ * nf_op_wait) and cancellation disabled.
+ */
+#ifndef NF_REDIS_OPS_H
+#define NF_REDIS_OPS_H
+
+#include "base/config.h"
+#include "base/identity.h"
+#include "redis/conn.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define NF_FENCE_MAX 24
+
+/* The names of a file's keys in Redis; one allocation. */
+struct nf_names {
+    const char *key, *fence, *queue, *alive;
+    size_t key_len, fence_len, queue_len, alive_len;
+    char text[];
+};
+
+/* Makes the names for a key of len bytes; NULL when out of memory. Free with free(). */
+struct nf_names *nf_names_make(const char *key, size_t len);
+
+enum nf_outcome {
+    NF_GRANTED, /* held */
+    NF_BUSY,    /* somebody incompatible holds it, or is before us in the queue */
+    NF_DOWN,    /* no usable answer; asking again may help (also: LOADING, READONLY, OOM, ...) */
+    NF_REFUSED, /* Redis will not do it: NOPERM, WRONGTYPE, AUTH; asking again will not help */
+};
+
+struct nf_answer {
+    enum nf_outcome outcome;
+    char fence[NF_FENCE_MAX];  /* NF_GRANTED */
+    char holder[NF_TOKEN_MAX]; /* NF_BUSY: one holder's token, or foreign value, cut */
+    char holder_mode;          /* NF_BUSY: 'x' or 's' */
+    int64_t left_ms;           /* NF_BUSY: until the holder's lease ends; -1 never */
+    int64_t before_me;         /* NF_BUSY: waiters ahead; -1 when not queued */
+    bool reached;              /* the request may have reached Redis, even if no answer came */
+    int64_t sent_ms;           /* when the request was sent (CLOCK_BOOTTIME): a lease counts from here */
+    char why[200];             /* NF_DOWN, NF_REFUSED: one clause */
+};
+
+struct nf_request {
+    const struct nf_names *names;
+    const char *token;
+    int identity_len; /* of token's identity; 0: adopt nothing */
+    char mode;        /* 'x' or 's' */
+    bool wait;        /* queue me when busy */
+};
+
+/* How long a granted waiter has to confirm, and how long a silent one keeps its place. */
+int nf_grant_ms(const struct nf_policy *p);
+#define NF_WAITER_ALIVE_MS 7000
+#define NF_WAITER_POLL_MS 2600
+
+void nf_op_acquire(const struct nf_config *c, const struct nf_request *q, int64_t deadline_ms, struct nf_answer *a);
+
+/*
+ * Ends the tenure (or, with q->wait, also the wait) of q->token. 1 if it held the file, 0 if not, -errno with a->why
+ * when Redis gave no answer: then it must be tried again until the lease has run out.
+ */
+int nf_op_release(const struct nf_redis_opts *o, const struct nf_policy *p, const struct nf_request *q, int64_t deadline_ms,
+                  struct nf_answer *a);
+
+struct nf_renewal {
+    const struct nf_names *names;
+    const char *token;
+    const char *fence;
+    char mode;
+    enum { NF_RENEWED, NF_RECLAIMED, NF_GONE, NF_UNKNOWN } result;
+    char holder[NF_TOKEN_MAX]; /* NF_GONE: who has it now, "" nobody */
+};
+
+/* Renews n tenures, pipelined. Returns 0, or -errno with `why` (those without an answer stay NF_UNKNOWN). */
+int nf_op_renew(const struct nf_redis_opts *o, const struct nf_policy *p, struct nf_renewal *r, size_t n, int64_t deadline_ms, char *why,
+                size_t why_size);
+
+/*
+ * Sleeps until the waiter's turn may have come, at most ms, on a connection of its own (*conn, opened on first use,
+ * NULL after trouble). Called with the host's signal mask `mask`, which it sets around the one blocking call.
+ * 0: ask again. -EINTR: a handler without SA_RESTART ran. Another -errno: Redis is away.
+ */
+int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, struct nf_conn **conn, int ms, const sigset_t *mask,
+               struct nf_answer *a);
+
+#endif

@@ -1,0 +1,201 @@
+/*
+ * Connections, reused: see pool.h.
+ */
+#include "redis/pool.h"
+
+#include "base/clock.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+
+/* A process whose threads all lock at once needs no more connections than this to keep Redis busy. */
+#define IN_USE_MAX 16
+#define IDLE_MAX 4
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t freed = PTHREAD_COND_INITIALIZER;
+static struct nf_conn *open_list;
+static struct nf_conn *idle_list;
+static int n_idle;
+static int n_exchanging; /* calls inside nf_pool_exchange; waiters that took a connection for themselves do not count */
+
+static void unlink_open(struct nf_conn *c)
+{
+    struct nf_conn **p = &open_list;
+    while (*p && *p != c)
+        p = &(*p)->next_open;
+    if (*p)
+        *p = c->next_open;
+}
+
+void nf_pool_drop(struct nf_conn *c)
+{
+    pthread_mutex_lock(&mu);
+    unlink_open(c);
+    pthread_mutex_unlock(&mu);
+    nf_conn_close(c);
+}
+
+void nf_pool_put(struct nf_conn *c)
+{
+    pthread_mutex_lock(&mu);
+    bool keep = n_idle < IDLE_MAX;
+    if (keep) {
+        c->next_idle = idle_list;
+        idle_list = c;
+        n_idle++;
+    } else {
+        unlink_open(c);
+    }
+    pthread_mutex_unlock(&mu);
+    if (!keep)
+        nf_conn_close(c);
+}
+
+struct nf_conn *nf_pool_take(const struct nf_redis_opts *opts, int64_t deadline_ms, bool *reused, int *err, char *why, size_t why_size)
+{
+    for (;;) {
+        pthread_mutex_lock(&mu);
+        struct nf_conn *c = idle_list;
+        if (c) {
+            idle_list = c->next_idle;
+            n_idle--;
+        }
+        pthread_mutex_unlock(&mu);
+        if (!c)
+            break;
+        *reused = true;
+        if (nf_conn_ours(c))
+            return c;
+        nf_pool_drop(c); /* the host has closed it */
+    }
+    *reused = false;
+    struct nf_conn *c = nf_conn_open(opts, deadline_ms, err, why, why_size);
+    if (!c)
+        return NULL;
+    pthread_mutex_lock(&mu);
+    c->next_open = open_list;
+    open_list = c;
+    pthread_mutex_unlock(&mu);
+    return c;
+}
+
+static int try_exchange(struct nf_conn *c, const struct nf_cmd *cmds, size_t n, redisReply **replies, int64_t deadline_ms)
+{
+    size_t got = 0;
+    int r = nf_conn_send(c, cmds, n, deadline_ms);
+    while (r == 0 && got < n) {
+        r = nf_conn_reply(c, deadline_ms, &replies[got]);
+        if (r == 0)
+            got++;
+    }
+    while (r < 0 && got > 0)
+        freeReplyObject(replies[--got]);
+    return r;
+}
+
+/* Waits for a place among IN_USE_MAX; -ETIMEDOUT at the deadline. */
+static int enter(int64_t deadline_ms)
+{
+    int r = 0;
+    pthread_mutex_lock(&mu);
+    while (n_exchanging >= IN_USE_MAX && r == 0) {
+        struct timespec until;
+        int left = nf_left_ms(deadline_ms);
+        if (left == 0) {
+            r = -ETIMEDOUT;
+            break;
+        }
+        clock_gettime(CLOCK_REALTIME, &until);
+        int64_t ns = until.tv_nsec + (int64_t)(left < 100 ? left : 100) * 1000000;
+        until.tv_sec += ns / 1000000000;
+        until.tv_nsec = ns % 1000000000;
+        (void)pthread_cond_timedwait(&freed, &mu, &until);
+    }
+    if (r == 0)
+        n_exchanging++;
+    pthread_mutex_unlock(&mu);
+    return r;
+}
+
+static void leave(void)
+{
+    pthread_mutex_lock(&mu);
+    n_exchanging--;
+    pthread_cond_signal(&freed);
+    pthread_mutex_unlock(&mu);
+}
+
+int nf_pool_exchange(const struct nf_redis_opts *opts, const struct nf_cmd *cmds, size_t n, redisReply **replies, int64_t deadline_ms,
+                     char *why, size_t why_size)
+{
+    bool reused = true;
+    int r = enter(deadline_ms);
+    if (r < 0) {
+        (void)snprintf(why, why_size, "too many calls wait for an answer");
+        return r;
+    }
+    for (r = -ECONNRESET; r < 0 && reused;) {
+        struct nf_conn *c = nf_pool_take(opts, deadline_ms, &reused, &r, why, why_size);
+        if (!c)
+            break;
+        r = try_exchange(c, cmds, n, replies, deadline_ms);
+        if (r == 0) {
+            nf_pool_put(c);
+            break;
+        }
+        nf_pool_drop(c);
+        (void)snprintf(why, why_size, "%s",
+                       r == -ETIMEDOUT ? "no answer within the time-out"
+                       : r == -EPROTO  ? "the peer does not speak Redis' protocol"
+                                       : "the connection was closed");
+        if (r == -ETIMEDOUT || r == -EPROTO)
+            break; /* alive, but not well: no second try on another connection */
+    }
+    leave();
+    return r;
+}
+
+void nf_pool_trim(void)
+{
+    for (;;) {
+        pthread_mutex_lock(&mu);
+        struct nf_conn *c = idle_list;
+        if (c) {
+            idle_list = c->next_idle;
+            n_idle--;
+            unlink_open(c);
+        }
+        pthread_mutex_unlock(&mu);
+        if (!c)
+            return;
+        nf_conn_close(c);
+    }
+}
+
+void nf_pool_fork_prepare(void)
+{
+    pthread_mutex_lock(&mu);
+}
+
+void nf_pool_fork_parent(void)
+{
+    pthread_mutex_unlock(&mu);
+}
+
+/* The structs of connections that were in use by other threads of the parent are left alone: their readers may have
+   been copied in the middle of a change. */
+void nf_pool_fork_child(void)
+{
+    for (struct nf_conn *c = open_list; c; c = c->next_open)
+        if (nf_conn_ours(c))
+            (void)nf_sys.close(c->fd);
+    open_list = NULL;
+    idle_list = NULL;
+    n_idle = 0;
+    n_exchanging = 0;
+    (void)pthread_mutex_init(&mu, NULL);
+    (void)pthread_cond_init(&freed, NULL);
+}

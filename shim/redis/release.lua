@@ -1,0 +1,28 @@
+-- Ends a tenure, or a wait, and hands the file to the next waiter. Deletes nothing but what belongs to the token.
+-- KEYS: lock, fence, queue, alive   ARGV: token, mode, was waiting 0|1, grant ms
+-- Returns 1 if the token held the file, 0 if not. The fence moves on, so that a renewal that crosses with a release
+-- does not take the file back.
+local key, fence_key, queue, alive = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token, mode = ARGV[1], ARGV[2]
+local held = 0
+if mode == 'x' then
+    if redis.pcall('GET', key) == token then
+        redis.call('DEL', key)
+        held = 1
+    end
+else
+    local n = redis.pcall('ZREM', key, token)
+    if n == 1 then held = 1 end
+end
+if held == 1 and redis.call('EXISTS', fence_key) == 1 then redis.call('INCR', fence_key) end
+if ARGV[3] == '1' then
+    redis.call('ZREM', queue, mode .. ':' .. token)
+    redis.call('ZREM', alive, mode .. ':' .. token)
+    redis.call('DEL', 'netflock:{' .. key .. '}:wait:' .. token)
+end
+if redis.call('EXISTS', queue) == 1 then
+--#include fence.lua
+--#include grant.lua
+    grant_waiters(key, fence_key, queue, alive, tonumber(ARGV[4]), '')
+end
+return held

@@ -1,0 +1,34 @@
+-- Extends a tenure. KEYS: lock, fence   ARGV: token, mode, ttl ms, fence of the tenure
+-- Returns {1}: extended; {2}: the key was gone, nobody had been in between, and it was taken back;
+-- {0, a token that holds it now, or ''}: lost.
+local key, token, ttl = KEYS[1], ARGV[1], tonumber(ARGV[3])
+local kind = redis.call('TYPE', key)['ok']
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+if ARGV[2] == 'x' then
+    if kind == 'string' then
+        local holder = redis.call('GET', key)
+        if holder == token then
+            redis.call('PEXPIRE', key, ttl)
+            return {1}
+        end
+        return {0, holder}
+    end
+elseif kind == 'zset' and redis.call('ZSCORE', key, token) then
+    redis.call('ZADD', key, now + ttl, token)
+    if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ttl) end
+    return {1}
+end
+if kind == 'none' and redis.call('GET', KEYS[2]) == ARGV[4] then
+    if ARGV[2] == 'x' then
+        redis.call('SET', key, token, 'PX', ttl)
+    else
+        redis.call('ZADD', key, now + ttl, token)
+        redis.call('PEXPIRE', key, ttl)
+    end
+    redis.call('EXPIRE', KEYS[2], 86400)
+    return {2}
+end
+local holder = ''
+if kind == 'string' then holder = redis.call('GET', key) elseif kind == 'zset' then holder = redis.call('ZRANGE', key, 0, 0)[1] or '' end
+return {0, holder}

@@ -1,0 +1,131 @@
+/*
+ * getaddrinfo() in a thread of its own: see resolve.h.
+ *
+ * The job belongs to both threads and is freed by whichever leaves it last (refs, guarded by job->mu).
+ */
+#include "redis/resolve.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct job {
+    pthread_mutex_t mu;
+    pthread_cond_t done_cond;
+    int refs;
+    bool done;
+    int err;
+    char host[256];
+    char port[8];
+    struct nf_addrs addrs;
+};
+
+static void copy_addrs(struct nf_addrs *out, const struct addrinfo *list)
+{
+    out->n = 0;
+    for (const struct addrinfo *a = list; a && out->n < NF_ADDRS_MAX; a = a->ai_next) {
+        if (a->ai_addrlen > sizeof out->addr[0])
+            continue;
+        memcpy(&out->addr[out->n], a->ai_addr, a->ai_addrlen);
+        out->len[out->n++] = a->ai_addrlen;
+    }
+}
+
+static int look_up(const char *host, const char *port, int flags, struct nf_addrs *out)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | flags};
+    struct addrinfo *list = NULL;
+    int r = getaddrinfo(host, port, &hints, &list);
+    if (r != 0)
+        return r == EAI_MEMORY ? -ENOMEM : -EAI_UNKNOWN;
+    copy_addrs(out, list);
+    freeaddrinfo(list);
+    return out->n ? 0 : -EAI_UNKNOWN;
+}
+
+/* Gives up one of the two claims; called with job->mu held, which it releases. */
+static void leave(struct job *job)
+{
+    bool last = --job->refs == 0;
+    pthread_mutex_unlock(&job->mu);
+    if (last) {
+        pthread_mutex_destroy(&job->mu);
+        pthread_cond_destroy(&job->done_cond);
+        free(job);
+    }
+}
+
+static void *run(void *arg)
+{
+    struct job *job = arg;
+    struct nf_addrs addrs;
+    int r = look_up(job->host, job->port, 0, &addrs);
+    pthread_mutex_lock(&job->mu);
+    job->err = r;
+    job->addrs = addrs;
+    job->done = true;
+    pthread_cond_signal(&job->done_cond);
+    leave(job);
+    return NULL;
+}
+
+static struct job *start(const char *host, const char *port)
+{
+    pthread_t thread;
+    pthread_attr_t attr;
+    pthread_condattr_t cattr;
+    struct job *job = calloc(1, sizeof *job);
+    if (!job)
+        return NULL;
+    pthread_mutex_init(&job->mu, NULL);
+    pthread_condattr_init(&cattr);
+    pthread_condattr_setclock(&cattr, CLOCK_MONOTONIC);
+    pthread_cond_init(&job->done_cond, &cattr);
+    pthread_condattr_destroy(&cattr);
+    job->refs = 2;
+    (void)snprintf(job->host, sizeof job->host, "%s", host);
+    (void)snprintf(job->port, sizeof job->port, "%s", port);
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    int r = pthread_create(&thread, &attr, run, job);
+    pthread_attr_destroy(&attr);
+    if (r != 0) {
+        free(job);
+        return NULL;
+    }
+    return job;
+}
+
+int nf_resolve(const char *host, uint16_t port, int64_t deadline_ms, struct nf_addrs *out)
+{
+    char service[8];
+    (void)snprintf(service, sizeof service, "%u", port);
+    if (look_up(host, service, AI_NUMERICHOST, out) == 0)
+        return 0;
+    struct job *job = start(host, service);
+    if (!job)
+        return -EAGAIN;
+    struct timespec until;
+    int left = nf_left_ms(deadline_ms);
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += left / 1000;
+    until.tv_nsec += (long)(left % 1000) * 1000000L;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000L;
+    }
+    pthread_mutex_lock(&job->mu);
+    int r = 0;
+    while (!job->done && r == 0)
+        r = pthread_cond_timedwait(&job->done_cond, &job->mu, &until);
+    r = job->done ? job->err : -ETIMEDOUT;
+    if (r == 0)
+        *out = job->addrs;
+    leave(job);
+    return r;
+}
