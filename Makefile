@@ -29,11 +29,38 @@ CLI_SRC := $(BASE) $(REDIS) $(CLI)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
-.PHONY: all help clean
+.PHONY: all help demo test test-asan bench lint format-check install uninstall packages packages-demo clean
 all: $(BUILD)/libnetflock.so $(BUILD)/netflock-keeper $(BUILD)/netflock
 
 help:
-	@echo "make            build $(BUILD)/libnetflock.so, netflock-keeper and netflock"
+	@echo "make            build libnetflock.so, netflock-keeper and netflock in $(BUILD)/"
+	@echo "make demo       install what is missing, build, and show two hosts on one lock"
+	@echo "make test       install what is missing, build, and run every test (also under sanitizers)"
+	@echo "make bench      print the benchmark's table"
+	@echo "make lint       clang-format, cppcheck, clang-tidy"
+	@echo "make install    install below DESTDIR and PREFIX (default /usr/local); make uninstall undoes it"
+
+# As root these install what Debian packages are missing; otherwise they say which.
+packages-demo:
+	@sh tests/install-packages tests/packages-demo.txt
+packages:
+	@sh tests/install-packages tests/packages.txt
+
+demo: packages-demo
+	@$(MAKE) --no-print-directory all
+	@bash tests/demo.sh
+
+test: packages
+	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/asan OPT="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined" all
+	@tests/test-all
+
+bench: packages
+	@$(MAKE) --no-print-directory all
+	@bash tests/bench/run
+
+lint: packages
+	@sh tests/lint
 
 $(BUILD)/gen/scripts.inc: $(wildcard shim/redis/*.lua) shim/redis/lua2c.sh
 	@mkdir -p $(@D)
@@ -59,6 +86,25 @@ $(BUILD)/netflock-keeper: $(call obj,$(KEEPER_SRC))
 
 $(BUILD)/netflock: $(call obj,$(CLI_SRC))
 	$(CC) -pthread $(OPT) -o $@ $^ $(LDFLAGS) $(CFLAGS) -Wl,--gc-sections -Wl,-z,now -Wl,-z,relro -Wl,--as-needed $(STATIC_LIBS)
+
+# One folder below lib holds library and keeper, which finds itself beside the library.
+PREFIX ?= /usr/local
+LIBDIR = $(DESTDIR)$(PREFIX)/lib/netflock
+install: all
+	install -d $(LIBDIR) $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/man/man1 \
+		$(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/man/man7
+	install -m 755 $(BUILD)/libnetflock.so $(BUILD)/netflock-keeper $(LIBDIR)/
+	install -m 755 $(BUILD)/netflock $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 include/netflock.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 docs/netflock.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 644 docs/netflock.conf.5 $(DESTDIR)$(PREFIX)/share/man/man5/
+	install -m 644 docs/netflock.7 $(DESTDIR)$(PREFIX)/share/man/man7/
+
+uninstall:
+	rm -f $(LIBDIR)/libnetflock.so $(LIBDIR)/netflock-keeper $(DESTDIR)$(PREFIX)/bin/netflock $(DESTDIR)$(PREFIX)/include/netflock.h \
+		$(DESTDIR)$(PREFIX)/share/man/man1/netflock.1 $(DESTDIR)$(PREFIX)/share/man/man5/netflock.conf.5 \
+		$(DESTDIR)$(PREFIX)/share/man/man7/netflock.7
+	-rmdir $(LIBDIR)
 
 clean:
 	rm -rf $(BUILD)

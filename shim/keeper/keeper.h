@@ -37,7 +37,7 @@ struct kfile {
     int fresh;  /* our own open file description of the file; -1: /proc/locks is looked at instead */
     int listen; /* the abstract socket; -1: another keeper, or somebody else, has the name */
     pthread_t thread;
-    bool has_thread;
+    bool has_thread; /* guarded by mu once the thread runs */
     pthread_mutex_t mu;
     pthread_cond_t work; /* the thread sleeps here while there is nothing to watch */
     TAILQ_HEAD(, kept) tenures;
@@ -56,7 +56,7 @@ struct keeper {
 extern struct keeper keeper;
 
 /* watch.c: the kernel's side. */
-int kfile_watch_start(struct kfile *f);
+void kfile_watch_start(struct kfile *f);
 /* Looks at the kernel's lock now, without blocking; true if nobody holds it (then all tenures are marked ended). */
 bool kfile_look(struct kfile *f);
 /* Adds a tenure, which takes over from the file's earlier ones where they cannot both be true. */

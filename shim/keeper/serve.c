@@ -100,8 +100,8 @@ int serve_start(int ctl)
             f = kfile_new(m.dev, m.ino, m.key, m.key_len, m.fresh_fd);
         if (!f || !take_on(f, &m))
             return -ENOMEM;
-        if (is_new && kfile_watch_start(f) < 0)
-            return -EAGAIN;
+        if (is_new)
+            kfile_watch_start(f);
     }
     return nf_sys.send(ctl, &reply, 1, MSG_NOSIGNAL) == 1 ? 0 : 0; /* a host that died meanwhile left us its tenures */
 }

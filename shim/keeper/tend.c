@@ -19,6 +19,14 @@ static void drop(struct kfile *f, struct kept *k)
     free(k);
 }
 
+static bool has_thread(struct kfile *f)
+{
+    pthread_mutex_lock(&f->mu);
+    bool has = f->has_thread;
+    pthread_mutex_unlock(&f->mu);
+    return has;
+}
+
 static bool has_ended(struct kfile *f, struct kept *k)
 {
     pthread_mutex_lock(&f->mu);
@@ -104,7 +112,7 @@ static void renew(struct kfile *f, struct kept *k)
     }
 }
 
-/* How often /proc/locks is looked at for a file that we could not open ourselves. */
+/* How often a file without a thread of its own is looked at. */
 #define LOOK_MS 100
 
 int64_t tend(void)
@@ -115,7 +123,8 @@ int64_t tend(void)
     {
         struct kept *k;
         struct kept *after;
-        if (f->fresh < 0)
+        bool watched = has_thread(f);
+        if (!watched)
             (void)kfile_look(f);
         tend_ended(f);
         for (k = TAILQ_FIRST(&f->tenures); k; k = after) {
@@ -127,7 +136,7 @@ int64_t tend(void)
         TAILQ_FOREACH(k, &f->tenures, link)
         {
             int64_t at = has_ended(f, k) ? k->release_at_ms : k->lost ? INT64_MAX : due_ms(k);
-            if (f->fresh < 0 && at > nf_now_ms() + LOOK_MS)
+            if (!watched && at > nf_now_ms() + LOOK_MS)
                 at = nf_now_ms() + LOOK_MS;
             next = at < next ? at : next;
         }

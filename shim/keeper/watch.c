@@ -72,6 +72,7 @@ static void *watch(void *arg)
             /* The file system has stopped to answer: the main thread falls back to /proc/locks. */
             pthread_mutex_lock(&f->mu);
             f->fresh = -1;
+            f->has_thread = false;
             pthread_mutex_unlock(&f->mu);
             return NULL;
         }
@@ -82,17 +83,21 @@ static void *watch(void *arg)
     }
 }
 
-int kfile_watch_start(struct kfile *f)
+/* Beyond so many, or when no thread can be had, a file is looked at now and then instead (tend.c). */
+#define THREADS_MAX 256
+
+void kfile_watch_start(struct kfile *f)
 {
+    static int threads;
     pthread_attr_t attr;
-    if (f->fresh < 0)
-        return 0;
+    if (f->fresh < 0 || threads >= THREADS_MAX)
+        return;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, 32 * 1024);
     int r = pthread_create(&f->thread, &attr, watch, f);
     pthread_attr_destroy(&attr);
     f->has_thread = r == 0;
-    return -r;
+    threads += f->has_thread;
 }
 
 /*

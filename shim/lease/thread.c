@@ -119,6 +119,12 @@ static size_t collect(int ttl_ms, int64_t now, struct nf_tenure ***list)
     return n;
 }
 
+/* The file belongs to a newer tenure of our own host: a conversion or a second lock of the same description. */
+static bool superseded(const struct nf_tenure *t, const struct nf_renewal *r)
+{
+    return r->result == NF_GONE && t->identity_len > 0 && strncmp(r->holder, t->token, (size_t)t->identity_len) == 0;
+}
+
 /* Applies what Redis said about t. Table locked. Returns true if t was lost, to be dealt with unlocked. */
 static bool apply(struct nf_tenure *t, const struct nf_renewal *r, int64_t sent_ms, int ttl_ms)
 {
@@ -128,6 +134,10 @@ static bool apply(struct nf_tenure *t, const struct nf_renewal *r, int64_t sent_
     if (r->result == NF_RENEWED || r->result == NF_RECLAIMED) {
         t->renewed_ms = sent_ms;
         t->deadline_ms = nf_lease_deadline(sent_ms, ttl_ms);
+        return false;
+    }
+    if (superseded(t, r)) {
+        nf_tenure_remove(t);
         return false;
     }
     t->lost = r->result == NF_GONE || nf_now_ms() >= t->deadline_ms;
@@ -270,9 +280,25 @@ static int ensure_running(void)
     return -r;
 }
 
+/*
+ * Takes out what t has replaced: the kernel let t in, so an earlier tenure of the same inode that excludes it is a
+ * thing of the past, as is one of the same descriptor. (Two threads may lock one description at once.) In Redis the
+ * token is replaced already, but for a shared one, which is left to run out. Table locked.
+ */
+static void take_out_replaced(const struct nf_tenure *t)
+{
+    struct nf_tenure *next;
+    for (struct nf_tenure *old = nf_tenure_first(t->dev, t->ino); old; old = next) {
+        next = nf_tenure_next(old);
+        if (old->mode == 'x' || t->mode == 'x' || old->fd == t->fd)
+            nf_tenure_remove(old);
+    }
+}
+
 int nf_lease_add(struct nf_tenure *t)
 {
     nf_table_lock();
+    take_out_replaced(t);
     nf_tenure_insert(t);
     int r = ensure_running();
     if (r < 0)

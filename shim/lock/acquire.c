@@ -4,6 +4,7 @@
 #include "lock/acquire.h"
 
 #include "base/clock.h"
+#include "base/fdutil.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/sigs.h"
@@ -77,7 +78,7 @@ static void withdraw(const struct nf_config *c, const struct nf_request *q, bool
 enum { LOCAL_ONLY = 1 };
 
 /* 0: granted (see *a). LOCAL_ONLY. -errno: nothing is held; what may be left is withdrawn. */
-static int ask(const struct nf_config *c, struct nf_request *q, bool nonblock, const sigset_t *mask, struct nf_answer *a)
+static int ask(const struct nf_config *c, struct nf_request *q, bool nonblock, const sigset_t *mask, struct nf_answer *a, bool *waited)
 {
     struct nf_conn *conn = NULL;
     int down_ms = 20;
@@ -98,7 +99,7 @@ static int ask(const struct nf_config *c, struct nf_request *q, bool nonblock, c
         }
         if (a->outcome == NF_BUSY) {
             note_answer(c);
-            asked = true;
+            asked = *waited = true;
             down_ms = 20;
             r = nonblock ? -EWOULDBLOCK : nf_sigs_interrupting(mask) ? -EINTR : 0;
             if (r == 0)
@@ -162,8 +163,16 @@ int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, const 
         return -ENOLCK;
     }
     struct nf_request q = {.names = names, .token = token, .identity_len = identity, .mode = mode, .wait = !nonblock};
-    int r = ask(c, &q, nonblock, mask, &a);
+    bool waited = false;
+    int r = ask(c, &q, nonblock, mask, &a, &waited);
     if (r == 0) {
+        /* While we waited, another thread or process may have unlocked this very description: then the kernel gave the
+           lock, and took it back. */
+        if (waited && nf_fd_flock_mode(fd, f->ino) == 0) {
+            withdraw(c, &q, true);
+            free(names);
+            return 0;
+        }
         r = enter_table(fd, f, names, &q, &a, forks); /* takes over names */
         if (r < 0) {
             names = nf_names_make(f->key, f->key_len);

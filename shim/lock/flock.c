@@ -7,6 +7,7 @@
  */
 #include "lock/flock.h"
 
+#include "base/clock.h"
 #include "base/process.h"
 #include "base/real.h"
 #include "base/sigs.h"
@@ -82,6 +83,15 @@ static void supersede(struct nf_tenure *prev)
     nf_table_unlock();
 }
 
+/* Asked for what is held already: nothing to do. What a keeper renews we cannot vouch for: ask Redis again. */
+static bool still_good(const struct nf_tenure *t, char mode)
+{
+    nf_table_lock();
+    bool good = t->listed && !t->lost && !t->kept && t->mode == mode && nf_left_ms(t->deadline_ms) > 0;
+    nf_table_unlock();
+    return good;
+}
+
 static int lock(int fd, int op, const struct nf_file *f)
 {
     struct nf_quiet quiet;
@@ -100,10 +110,8 @@ static int lock(int fd, int op, const struct nf_file *f)
         return r;
     }
     nf_quiet(&quiet);
-    if (prev && prev->mode == mode && !prev->lost && prev->listed) {
-        nf_table_lock();
-        nf_tenure_unref(prev);
-        nf_table_unlock();
+    if (prev && still_good(prev, mode)) {
+        unref(prev);
     } else {
         if (prev)
             supersede(prev);

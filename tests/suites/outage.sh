@@ -1,0 +1,199 @@
+#!/bin/bash
+# Redis away, slow, silent or full: a defined answer in a bounded time, never a lock that protects nobody.
+. "$(dirname "$0")/../lib.sh"
+
+ENOLCK=71                          # what util-linux makes of "No locks available"
+NOWHERE=unix://$W/nothing-here.sock
+
+# silent_listener: accepts connections and never says a word; its port in $SILENT.
+silent_listener() {
+	python3 -c 'if 1:
+		import socket, sys, time
+		s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(100)
+		open(sys.argv[1] + ".new", "w").write(str(s.getsockname()[1]))
+		import os; os.rename(sys.argv[1] + ".new", sys.argv[1])
+		time.sleep(100)' "$W/silent" &
+	must '[ -s $W/silent ]'
+	SILENT=$(cat "$W/silent"); rm "$W/silent"
+}
+
+test_without_redis_lock_nb_fails_and_does_not_say_busy() {
+	timed H 1 NETFLOCK_URL="$NOWHERE" NETFLOCK_CONNECT_TIMEOUT=500ms flock -n "$F" true 2>/dev/null
+	assertEquals $ENOLCK $RC
+	assertBetween "milliseconds" 0 1500 $MS
+	timed H 1 NETFLOCK_URL=redis://127.0.0.1:"$(free_port)" NETFLOCK_CONNECT_TIMEOUT=500ms flock -n "$F" true 2>/dev/null
+	assertEquals "TCP" $ENOLCK $RC
+	assertBetween "milliseconds" 0 1500 $MS
+}
+
+test_the_reason_is_said_once() {
+	H 1 NETFLOCK_URL="$NOWHERE" NETFLOCK_CONNECT_TIMEOUT=300ms python3 -c 'if 1:
+		import errno, fcntl, sys
+		f = open(sys.argv[1], "a")
+		for i in range(3):
+		    try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB); sys.exit(5)
+		    except OSError as e: assert e.errno == errno.ENOLCK, e' "$F" 2>"$W/err"
+	assertEquals 0 $?
+	assertBetween "lines about it" 1 3 "$(grep -c nothing-here "$W/err")"
+}
+
+test_after_a_refusal_the_file_is_not_locked_in_the_kernel_either() {
+	actor a 1 NETFLOCK_URL="$NOWHERE" NETFLOCK_CONNECT_TIMEOUT=200ms 2>/dev/null
+	ask a open x c "$F" >/dev/null
+	assertEquals ENOLCK "$(ask a flock x 'EX|NB')"
+	bare 1 flock -n "$F" true; assertEquals 0 $?
+	bare 1 NETFLOCK=1 flock -n -s "$F" true; assertEquals 0 $?
+}
+
+test_a_blocking_call_waits_for_redis_and_goes_through_when_it_is_back() {
+	redis_stop
+	spawn 1 NETFLOCK_CONNECT_TIMEOUT=300ms flock "$F" touch "$W/shared/in" 2>"$W/err"; local p=$PID
+	wait_until '[ -s $W/err ]' 3     # it has tried at least once
+	sleep 0.3
+	kill -0 $p || fail "the blocking call did not wait"
+	assertFalse '[ -e $W/shared/in ]'
+	redis_start
+	must '[ -e $W/shared/in ]' 6
+	wait $p; assertEquals 0 $?
+	rm -f "$W/shared/in"
+}
+
+test_flock_w_keeps_its_limit_without_redis() {
+	timed H 1 NETFLOCK_URL="$NOWHERE" flock -w 1 "$F" true 2>/dev/null
+	assertNotEquals 0 $RC
+	assertBetween "milliseconds" 900 2000 $MS
+}
+
+test_a_wait_for_redis_is_interrupted_by_a_signal() {
+	actor a 1 NETFLOCK_URL="$NOWHERE" 2>/dev/null
+	ask a open x c "$F" >/dev/null
+	ask a alarm 300 norestart >/dev/null
+	assertEquals EINTR "$(ask a flock x EX)"
+	local t; t=$(ask a took)
+	assertBetween "milliseconds" 280 1000 "${t#OK }"
+}
+
+test_on_outage_error_makes_a_blocking_call_fail() {
+	timed H 1 NETFLOCK_URL="$NOWHERE" NETFLOCK_ON_OUTAGE=error NETFLOCK_CONNECT_TIMEOUT=300ms flock "$F" true 2>/dev/null
+	assertEquals $ENOLCK $RC
+	assertBetween "milliseconds" 0 1500 $MS
+}
+
+test_on_outage_local_locks_on_this_host_alone_and_says_so() {
+	H 1 NETFLOCK_URL="$NOWHERE" NETFLOCK_ON_OUTAGE=local NETFLOCK_CONNECT_TIMEOUT=300ms \
+		flock -n "$F" sh -c 'echo in' >"$W/out" 2>"$W/err"
+	assertEquals 0 $?
+	assertEquals in "$(cat "$W/out")"
+	assertTrue "a warning" '[ -s $W/err ]'
+	actor a 1 NETFLOCK_URL="$NOWHERE" NETFLOCK_ON_OUTAGE=local NETFLOCK_CONNECT_TIMEOUT=300ms 2>/dev/null
+	ask a open x c "$F" >/dev/null
+	assertEquals OK "$(ask a flock x EX)"
+	bare 1 flock -n "$F" true; assertEquals "on this host it is locked" 1 $?
+	assertEquals OK "$(ask a flock x UN)"
+	bare 1 flock -n "$F" true; assertEquals 0 $?
+}
+
+test_on_outage_local_does_protect_while_redis_answers() {
+	spawn 1 NETFLOCK_ON_OUTAGE=local flock "$F" sleep 30
+	wait_held "$F"
+	H 2 NETFLOCK_ON_OUTAGE=local flock -n "$F" true
+	assertEquals 1 $?
+}
+
+test_a_server_that_never_answers_costs_the_connect_timeout() {
+	silent_listener
+	timed H 1 NETFLOCK_URL=redis://127.0.0.1:"$SILENT" NETFLOCK_CONNECT_TIMEOUT=500ms flock -n "$F" true 2>/dev/null
+	assertEquals $ENOLCK $RC
+	assertBetween "milliseconds" 300 2500 $MS
+}
+
+test_a_host_that_drops_packets_costs_the_connect_timeout() {
+	need iptables || return 0
+	# In a network of its own: a local address whose packets are dropped.
+	timed env NETNS=1 "$TESTS/host" 1 sh -c '
+		ip link set lo up && iptables -A OUTPUT -p tcp --dport 6379 -j DROP || exit 99
+		LD_PRELOAD=$NF_PRELOAD NETFLOCK_PREFIX=$D NETFLOCK_URL=redis://127.0.0.1:6379 \
+			NETFLOCK_CONNECT_TIMEOUT=700ms exec flock -n "$0" true' "$F" 2>/dev/null
+	assertEquals $ENOLCK $RC
+	assertBetween "milliseconds" 600 2500 $MS
+}
+
+test_a_name_that_does_not_resolve_costs_the_connect_timeout() {
+	# The name server is there and never answers.
+	mkdir -p "$W/etc"
+	echo 'nameserver 127.0.0.99' >"$W/etc/resolv.conf"
+	echo 'hosts: dns' >"$W/etc/nsswitch.conf"
+	python3 -c 'if 1:
+		import socket, sys, time
+		s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("127.0.0.99", 53))
+		open(sys.argv[1], "w"); time.sleep(100)' "$W/dns" &
+	must '[ -e $W/dns ]'
+	timed env ETC="$W/etc" "$TESTS/host" -s 1 NETFLOCK_URL=redis://redis.example.invalid \
+		NETFLOCK_CONNECT_TIMEOUT=700ms flock -n "$F" true 2>/dev/null
+	assertEquals $ENOLCK $RC
+	assertBetween "milliseconds" 0 2500 $MS
+}
+
+test_a_frozen_server_ends_lock_nb_in_time() {
+	H 1 flock "$F" true
+	kill -STOP "$REDIS_PID"
+	timed H 1 NETFLOCK_CONNECT_TIMEOUT=500ms flock -n "$F" true 2>/dev/null
+	kill -CONT "$REDIS_PID"
+	assertEquals $ENOLCK $RC
+	assertBetween "milliseconds" 300 5000 $MS
+	# The request that was cut off may have been carried out: nothing of it may stay beyond a lease.
+	must '[ "$(busy "$F")" = 0 ]' 5
+}
+
+test_a_server_that_is_frozen_for_a_while_costs_no_lock() {
+	actor a 1 NETFLOCK_TTL=4s
+	ask a open x c "$F" >/dev/null
+	assertEquals OK "$(ask a flock x EX)"
+	kill -STOP "$REDIS_PID"; sleep 2; kill -CONT "$REDIS_PID"
+	assertEquals "the key is there" 1 "$(R exists "lock:$F")"
+	# Longer than the rest of the lease would be without a renewal.
+	local end=$(($(now_ms) + 4500))
+	while [ "$(now_ms)" -lt $end ]; do held "$F" || { fail "the key went missing"; break; }; sleep 0.05; done
+	assertEquals OK "$(ask a flock x UN)"
+	assertNoKeys
+}
+
+test_connections_killed_again_and_again_cost_no_lock_and_no_program() {
+	local i
+	actor a 1 NETFLOCK_TTL=1500ms
+	ask a open x c "$F" >/dev/null; ask a open y c "$D/y" >/dev/null
+	assertEquals OK "$(ask a flock x EX)"
+	for i in $(seq 20); do
+		R client kill type normal skipme yes >/dev/null
+		held "$F" || { fail "the key went missing"; break; }
+		assertEquals "round $i" "OK 0" "$(ask a cycle y 3)" || break
+		sleep 0.2
+	done
+	assertEquals OK "$(ask a flock x UN)"
+	ask a close y >/dev/null
+	assertNoKeys
+}
+
+test_more_lockers_than_connections_all_come_to_an_end() {
+	local i
+	R config set maxclients 20 >/dev/null
+	: >"$W/shared/ends"
+	for i in 1 2 3 4; do
+		H "$i" bash -c "for j in \$(seq 25); do
+			(flock -w 25 $D/many\$j sleep 0.05; echo \$? >>$W/shared/ends) & done; wait" 2>/dev/null &
+	done
+	must '[ "$(count <$W/shared/ends)" = 100 ]' 60
+	assertEquals "other statuses than 0" "" "$(grep -vx 0 "$W/shared/ends" | sort | uniq -c)"
+	R config set maxclients 10000 >/dev/null
+}
+
+test_a_full_server_is_not_called_busy() {
+	R config set maxmemory 1 >/dev/null
+	R config set maxmemory-policy noeviction >/dev/null
+	H 1 flock -n "$F" true 2>"$W/err"; RC=$?
+	R config set maxmemory 0 >/dev/null
+	assertEquals $ENOLCK $RC
+	assertTrue "the reason is said" 'grep -qi -e oom -e memory "$W/err"'
+}
+
+. /usr/share/shunit2/shunit2
