@@ -31,7 +31,7 @@ mkdir "$D" "$HOSTS" "$W/shared"     # $W/shared is the same folder on all hosts
 SOCK=$W/redis.sock
 export NF_URL=unix://$SOCK
 F=$D/x
-PORT= REDIS_PID= IN_TEST=
+PORT='' REDIS_PID='' IN_TEST=''
 export SHUNIT_COLOR=none
 
 # --- waiting and measuring ---------------------------------------------------------------------------------
@@ -57,6 +57,10 @@ timed() {
 assertBetween() { # MESSAGE LOW HIGH VALUE
 	if [ "$4" -ge "$2" ] && [ "$4" -le "$3" ]; then assertTrue 0; else fail "$1: $4 is not within $2...$3"; fi
 }
+
+# status_is WANTED STATUS MESSAGE FILE: with the file's content in the message. ("$(...)" in the arguments of an
+# assertion would itself change "$?".)
+status_is() { assertEquals "$3 ($(cat "$4"))" "$1" "$2"; }
 
 # must CONDITION [SECONDS] [MESSAGE]: a failure if it does not become true in time.
 must() { wait_until "$1" "${2:-5}" || fail "${3:-waited ${2:-5} s for} $1"; }
@@ -103,7 +107,9 @@ redis_stop() {
 
 H() { "$TESTS/host" -s "$@"; }              # H N [VAR=VALUE...] CMD...: on host N with the shim
 bare() { "$TESTS/host" "$@"; }              # bare N CMD...: on host N without it
-spawn() { "$TESTS/host" -s "$@" & PID=$!; } # H in the background; $PID is the command's own process
+# In the background; $PID is the command's own process ("H ... &" would give that of a subshell).
+spawn() { "$TESTS/host" -s "$@" & PID=$!; }
+spawn_bare() { "$TESTS/host" "$@" & PID=$!; }
 
 busy() { H "${2:-2}" flock -n "$1" true 2>/dev/null; echo $?; } # busy FILE [HOST]: 1 held elsewhere, 0 free
 
@@ -113,7 +119,11 @@ wait_held() { wait_until "held '$1'" "${2:-5}" || fail "nobody took $1"; }
 wait_free() { wait_until "! held '$1'" "${2:-5}" || fail "$1 is still held: $(R get "$(key_of "$1")" 2>&1)"; }
 
 # What must not be left when nobody holds or waits. Fence counters stay for a day, on purpose.
-leftover_keys() { R --scan | grep -v ':fence$'; }
+leftover_keys() { # names may contain line breaks, so the server looks through them
+	R eval 'local r = {}
+		for _, k in ipairs(redis.call("KEYS", "*")) do if k:sub(-6) ~= ":fence" then r[#r + 1] = k end end
+		return r' 0 | grep -av '^$'
+}
 assertNoKeys() { wait_until '[ -z "$(leftover_keys)" ]' 2 || fail "keys left: $(leftover_keys)"; }
 
 # --- processes ----------------------------------------------------------------------------------------------

@@ -104,6 +104,7 @@ static void read_file(void)
     const char *path = named ? named : CONF_PATH;
     int fd = nf_sys.open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
     if (fd < 0) {
+        config.short_of_resources = nf_config_passing(fd);
         if (named || fd != -ENOENT) {
             config.broken = true;
             nf_log(NF_LOG_ERROR, "%s cannot be read (error %d). Locks under the prefix fail (ENOLCK) until this is mended", path, -fd);
@@ -116,6 +117,7 @@ static void read_file(void)
     (void)nf_sys.close(fd);
     if (n < 0 || n == CONF_MAX - 1) {
         config.broken = true;
+        config.short_of_resources = nf_config_passing((int)n);
         nf_log(NF_LOG_ERROR, "%s cannot be read, or is longer than 64 KB", path);
     }
     for (int pass = 0; pass < 2 && safe && n > 0; pass++) {
@@ -156,6 +158,8 @@ static void read_all(bool prefix_known)
         if ((v = env_of(first[i])))
             (void)nf_config_set(&config, first[i], v, NULL);
     nf_log_configure(&config.log);
+    config.broken = config.prefix_broken;
+    config.short_of_resources = false;
     read_file();
     for (size_t i = 0; (name = nf_config_var(i, &allowed)); i++)
         if (strncmp(name, "log", 3) != 0 && (v = env_of(name)))
@@ -183,7 +187,8 @@ static void advance(int to)
         atomic_store_explicit(&stage, 1, memory_order_release);
     } else if (at < 2) {
         read_all(at == 1);
-        atomic_store_explicit(&stage, 2, memory_order_release);
+        /* A program that had no descriptor left just now may have one next time. */
+        atomic_store_explicit(&stage, config.short_of_resources ? at : 2, memory_order_release);
     }
     pthread_mutex_unlock(&mu);
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);

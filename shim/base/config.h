@@ -16,7 +16,7 @@
 
 enum nf_on_outage { NF_OUTAGE_BLOCK, NF_OUTAGE_ERROR, NF_OUTAGE_LOCAL };
 enum nf_keeper_mode { NF_KEEPER_AUTO, NF_KEEPER_ALWAYS, NF_KEEPER_NEVER };
-enum nf_local_mode { NF_LOCAL_AUTO, NF_LOCAL_REQUIRE, NF_LOCAL_OFF };
+enum nf_local_mode { NF_LOCAL_AUTO, NF_LOCAL_REQUIRE, NF_LOCAL_OFF, NF_LOCAL_DIR };
 
 struct nf_prefix {
     char *path;   /* as configured, absolute, no slash at the end */
@@ -39,9 +39,12 @@ struct nf_config {
     struct nf_redis_opts redis;
     struct nf_policy policy;
     struct nf_log_conf log;
+    char local_dir[NF_LOG_PATH_MAX]; /* NF_LOCAL_DIR */
     bool disabled;
     /* Some value was wrong: a line was logged, and no lock call may succeed without protection. */
     bool broken;
+    /* It was for want of a descriptor or of memory: read again with the next call. */
+    bool short_of_resources;
     /* A wrong NETFLOCK_PREFIX: nobody can tell which files were meant. */
     bool prefix_broken;
     struct nf_prefix *prefix;
@@ -53,6 +56,9 @@ bool nf_config_prefixes(struct nf_config **out);
 
 /* The whole configuration; errors have been logged. Never NULL. */
 const struct nf_config *nf_config(void);
+
+/* Is this negative errno a want that may pass (EMFILE, ENFILE, ENOMEM)? */
+bool nf_config_passing(int err);
 
 /* In a forked child: another thread of the parent may have been in the middle of reading. */
 void nf_config_fork_child(void);

@@ -66,7 +66,18 @@ int nf_fd_flock_mode(int fd, ino_t ino)
     return 0;
 }
 
-int nf_fd_find_locked(dev_t dev, ino_t ino, bool (*except)(int fd))
+int nf_fd_number(const char *name)
+{
+    return name[0] < '0' || name[0] > '9' ? -1 : atoi(name);
+}
+
+/* The descriptor that an entry of /proc/self/fd names; -1 for "." and "..". */
+static int fd_number(const char *name)
+{
+    return name[0] < '0' || name[0] > '9' ? -1 : atoi(name);
+}
+
+int nf_fd_find(dev_t dev, ino_t ino, bool (*skip)(int fd), int (*test)(int fd, long arg), long arg)
 {
     /* Aligned as the kernel's records ask for. */
     union {
@@ -85,17 +96,12 @@ int nf_fd_find_locked(dev_t dev, ino_t ino, bool (*except)(int fd))
         }
         for (ssize_t at = 0; at < n && found == -ENOENT;) {
             const struct dirent64 *e = (const void *)(buf.bytes + at);
+            int fd = fd_number(e->d_name);
             at += e->d_reclen;
-            if (e->d_name[0] < '0' || e->d_name[0] > '9')
+            if (fd < 0 || fd == dir || skip(fd) || !nf_fd_is(fd, dev, ino))
                 continue;
-            int fd = atoi(e->d_name);
-            if (fd == dir || except(fd) || !nf_fd_is(fd, dev, ino))
-                continue;
-            int mode = nf_fd_flock_mode(fd, ino);
-            if (mode < 0)
-                found = mode;
-            else if (mode)
-                found = fd;
+            int yes = test(fd, arg);
+            found = yes < 0 ? yes : yes > 0 ? fd : -ENOENT;
         }
     }
     (void)nf_sys.close(dir);

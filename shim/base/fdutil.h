@@ -20,10 +20,11 @@ ssize_t nf_fd_name(int fd, char *buf, size_t size);
 int nf_fd_flock_mode(int fd, ino_t ino);
 
 /*
- * Another descriptor of this process, not `except`, that refers to the file dev:ino and whose open file description
- * holds an flock lock on it. The descriptor, -ENOENT if there is none, or another -errno when it cannot be told.
+ * The first descriptor of this process that refers to the file dev:ino, is not to be skipped (asked first, must be
+ * cheap) and for which test(fd, arg) is above 0. -ENOENT if there is none; another -errno, or what test() returned
+ * below 0, when it cannot be told.
  */
-int nf_fd_find_locked(dev_t dev, ino_t ino, bool (*except)(int fd));
+int nf_fd_find(dev_t dev, ino_t ino, bool (*skip)(int fd), int (*test)(int fd, long arg), long arg);
 
 /*
  * Does any process of this machine hold an flock lock on inode ino (of any device: /proc/locks names devices in ways

@@ -155,16 +155,25 @@ int nf_url_parse(const char *url, struct nf_redis_opts *out)
     return r;
 }
 
+/* What follows a colon is a port, and may be shown, if it looks like one. */
+static int looks_like_port(const char *s)
+{
+    size_t n = strspn(s, "0123456789");
+    return n > 0 && n <= 5 && (s[n] == 0 || s[n] == '/');
+}
+
 void nf_url_mask(const char *url, char *buf, unsigned long size)
 {
     const char *at = strrchr(url, '@');
     const char *start = strstr(url, "//");
     start = start ? start + 2 : url;
-    if (!at || at < start) {
+    const char *colon = *start == '[' ? NULL : strchr(start, ':');
+    if (at && at >= start)
+        (void)snprintf(buf, size, "%.*s***%s", (int)(start - url), url, at);
+    else if (colon && strncmp(url, "unix:", 5) != 0 && !looks_like_port(colon + 1))
+        (void)snprintf(buf, size, "%.*s***", (int)(colon + 1 - url), url);
+    else
         (void)strlcpy(buf, url, size);
-        return;
-    }
-    (void)snprintf(buf, size, "%.*s***%s", (int)(start - url), url, at);
 }
 
 void nf_redis_name(const struct nf_redis_opts *opts, char *buf, unsigned long size)

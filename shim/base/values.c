@@ -70,6 +70,11 @@ int nf_parse_signal(const char *s)
     return -EINVAL;
 }
 
+bool nf_config_passing(int err)
+{
+    return err == -EMFILE || err == -ENFILE || err == -ENOMEM;
+}
+
 /* Why a file could not be used, without strerror()'s locale. */
 static const char *reason(int err)
 {
@@ -85,6 +90,9 @@ static const char *reason(int err)
         return ": the file is too long";
     case -ENODATA:
         return ": the file is empty";
+    case -EMFILE:
+    case -ENFILE:
+        return ": no descriptor left";
     case -EINVAL:
         return "";
     default:
@@ -174,6 +182,10 @@ static int set_keeper(struct nf_config *c, const char *v)
 
 static int set_local(struct nf_config *c, const char *v)
 {
+    if (v[0] == '/' && strlcpy(c->local_dir, v, sizeof c->local_dir) < sizeof c->local_dir) {
+        c->policy.local = NF_LOCAL_DIR;
+        return 0;
+    }
     int i = one_of(v, (const char *const[]){"auto", "require", "off", NULL});
     c->policy.local = i < 0 ? c->policy.local : (enum nf_local_mode)i;
     return i < 0 ? i : 0;
@@ -238,7 +250,7 @@ static const struct var {
     {"on_outage", set_on_outage, "block, error or local"},
     {"on_lost", set_on_lost, "log, or a signal such as term, kill or USR1"},
     {"keeper", set_keeper, "auto, always or never"},
-    {"local", set_local, "auto, require or off"},
+    {"local", set_local, "auto, require, off or the absolute path of a folder of this host"},
     {"host", set_host, "1 to 64 letters, digits, dots, dashes or underscores"},
     {"log", set_log, "stderr, syslog or an absolute path"},
     {"log_level", set_log_level, "error, warn, info or debug"},
@@ -273,6 +285,7 @@ int nf_config_set(struct nf_config *c, const char *name, const char *value, cons
             upper[n] = name[n] >= 'a' && name[n] <= 'z' ? (char)(name[n] - 32) : name[n];
         upper[n] = 0;
         c->broken = true;
+        c->short_of_resources = c->short_of_resources || nf_config_passing(r);
         nf_log(NF_LOG_ERROR,
                "%sNETFLOCK_%s=\"%s\" is not allowed%s; allowed: %s. Locks under the prefix fail (ENOLCK) until this is mended", origin,
                upper, shown, reason(r), vars[i].allowed);

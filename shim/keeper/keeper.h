@@ -26,6 +26,8 @@ struct kept {
     int identity_len;
     int64_t renewed_ms, tried_ms, deadline_ms;
     int64_t release_at_ms; /* next try to release, once ended */
+    int hold;              /* the lock's own description, held on behalf of the process `parent`; -1 none */
+    int parent_fd;         /* a pidfd of it; -1 none */
     char fence[NF_FENCE_MAX];
     char token[NF_TOKEN_MAX];
 };

@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 struct kfile *kfile_new(uint64_t dev, uint64_t ino, const char *key, size_t key_len, int fresh)
 {
@@ -62,6 +64,33 @@ static bool valid(struct nf_ho_tenure *m, ssize_t n)
     return m->identity_len >= 0 && (size_t)m->identity_len <= strlen(m->token);
 }
 
+/* The name is taken: another keeper of this file was faster. It may as well have this tenure. */
+static bool forward(const struct kfile *f, const struct nf_ho_tenure *m)
+{
+    struct sockaddr_un addr;
+    char reply = 0;
+    if (f->listen >= 0 || m->hold_fd >= 0)
+        return false;
+    socklen_t len = nf_ho_address(&addr, m->dev, m->ino, m->key, m->key_len, &keeper.redis);
+    int fd = nf_sys.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    if (fd >= 0 && nf_sys.connect(fd, (struct sockaddr *)&addr, len) == 0 && nf_ho_peer_trusted(fd) &&
+        nf_sys.send(fd, m, NF_HO_TENURE_SIZE(m->key_len), MSG_NOSIGNAL) > 0 && nf_sys.poll(&p, 1, 1000) == 1)
+        (void)nf_sys.recv(fd, &reply, 1, MSG_DONTWAIT);
+    if (fd >= 0)
+        (void)nf_sys.close(fd);
+    return reply == NF_HO_MINE;
+}
+
+static void kfile_forget(struct kfile *f)
+{
+    TAILQ_REMOVE(&keeper.files, f, link);
+    if (f->fresh >= 0)
+        (void)nf_sys.close(f->fresh);
+    free(f->names);
+    free(f);
+}
+
 static bool take_on(struct kfile *f, const struct nf_ho_tenure *m)
 {
     struct kept *k = calloc(1, sizeof *k);
@@ -71,6 +100,8 @@ static bool take_on(struct kfile *f, const struct nf_ho_tenure *m)
     k->identity_len = m->identity_len;
     k->renewed_ms = m->renewed_ms;
     k->deadline_ms = m->deadline_ms;
+    k->hold = m->hold_fd;
+    k->parent_fd = m->hold_fd >= 0 ? (int)syscall(SYS_pidfd_open, m->parent, 0) : -1;
     (void)strlcpy(k->fence, m->fence, sizeof k->fence);
     (void)strlcpy(k->token, m->token, sizeof k->token);
     kfile_add(f, k);
@@ -98,6 +129,10 @@ int serve_start(int ctl)
         bool is_new = !f;
         if (is_new)
             f = kfile_new(m.dev, m.ino, m.key, m.key_len, m.fresh_fd);
+        if (f && is_new && forward(f, &m)) {
+            kfile_forget(f);
+            continue;
+        }
         if (!f || !take_on(f, &m))
             return -ENOMEM;
         if (is_new)
@@ -110,6 +145,7 @@ static char respond(struct kfile *listener, struct nf_ho_tenure *m, ssize_t n)
 {
     if (!valid(m, n) || find(m) != listener)
         return NF_HO_NO;
+    m->hold_fd = m->fresh_fd = -1; /* those numbers are a new keeper's */
     if (m->type == NF_HO_GIVE)
         return take_on(listener, m) ? NF_HO_MINE : NF_HO_NO;
     if (m->type != NF_HO_SYNC)

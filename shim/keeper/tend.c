@@ -5,17 +5,34 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/sys.h"
 #include "redis/pool.h"
 
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* The process for which we hold a lock has ended: from now on the lock lives without us. */
+static void let_go(struct kept *k)
+{
+    struct pollfd p = {.fd = k->parent_fd, .events = POLLIN};
+    if (k->hold < 0 || (k->parent_fd >= 0 && nf_sys.poll(&p, 1, 0) == 0))
+        return;
+    (void)nf_sys.close(k->hold);
+    if (k->parent_fd >= 0)
+        (void)nf_sys.close(k->parent_fd);
+    k->hold = k->parent_fd = -1;
+}
+
 static void drop(struct kfile *f, struct kept *k)
 {
     pthread_mutex_lock(&f->mu);
     TAILQ_REMOVE(&f->tenures, k, link);
     pthread_mutex_unlock(&f->mu);
+    if (k->hold >= 0)
+        (void)nf_sys.close(k->hold);
+    if (k->parent_fd >= 0)
+        (void)nf_sys.close(k->parent_fd);
     free(k);
 }
 
@@ -129,6 +146,7 @@ int64_t tend(void)
         tend_ended(f);
         for (k = TAILQ_FIRST(&f->tenures); k; k = after) {
             after = TAILQ_NEXT(k, link);
+            let_go(k);
             if (!k->lost && !has_ended(f, k) && due_ms(k) <= nf_now_ms())
                 renew(f, k);
         }
@@ -136,7 +154,7 @@ int64_t tend(void)
         TAILQ_FOREACH(k, &f->tenures, link)
         {
             int64_t at = has_ended(f, k) ? k->release_at_ms : k->lost ? INT64_MAX : due_ms(k);
-            if (!watched && at > nf_now_ms() + LOOK_MS)
+            if ((!watched || k->hold >= 0) && at > nf_now_ms() + LOOK_MS)
                 at = nf_now_ms() + LOOK_MS;
             next = at < next ? at : next;
         }

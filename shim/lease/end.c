@@ -32,14 +32,31 @@ void nf_lease_end(struct nf_tenure *t)
         nf_lease_orphan(names, t->token, t->mode, nf_now_ms() + c->policy.ttl_ms);
 }
 
+static int has_flock(int fd, long ino)
+{
+    return nf_fd_flock_mode(fd, (ino_t)ino);
+}
+
+int nf_lease_other_fd(const struct nf_tenure *t)
+{
+    return nf_fd_find(t->dev, t->ino, nf_tenure_has_fd, has_flock, (long)t->ino);
+}
+
+/* A stand-in's lock tells nothing about the descriptors it stands for: any open one of the file counts. */
+static int is_open(int fd, long unused)
+{
+    (void)unused;
+    return fd >= 0;
+}
+
 /* Another descriptor that keeps t's lock: >= 0; -ENOENT: none anywhere; another -errno: nobody can tell. */
 static int look_around(const struct nf_tenure *t, bool maybe_elsewhere)
 {
-    int fd = nf_fd_find_locked(t->dev, t->ino, nf_tenure_has_fd);
+    int fd = t->shadow >= 0 ? nf_fd_find(t->dev, t->ino, nf_tenure_has_fd, is_open, 0) : nf_lease_other_fd(t);
     if (fd != -ENOENT || !maybe_elsewhere)
         return fd;
     /* Not in this process; another one may have inherited it. */
-    int locked = nf_inode_flocked(t->ino);
+    int locked = nf_inode_flocked(t->lock_ino);
     return locked == 0 ? -ENOENT : locked < 0 ? locked : -EBUSY;
 }
 
@@ -53,7 +70,7 @@ bool nf_lease_verify(struct nf_tenure *t)
     nf_table_unlock();
     if (skip)
         return gone;
-    int mode = nf_fd_is(fd, t->dev, t->ino) ? nf_fd_flock_mode(fd, t->ino) : 0;
+    int mode = !nf_fd_is(fd, t->dev, t->ino) ? 0 : t->shadow >= 0 ? t->mode : nf_fd_flock_mode(fd, t->ino);
     int other = mode == 0 ? look_around(t, nf_shared(fd)) : fd;
     nf_table_lock();
     t->deciding = false;

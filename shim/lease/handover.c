@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A keeper on a busy machine may take its time; the host waits this long for its answer, not more. */
 #define ANSWER_MS 5000
@@ -74,18 +75,28 @@ static bool give_to_existing(const struct nf_tenure *t, struct nf_ho_tenure *m)
     return mine;
 }
 
+/*
+ * A stand-in's description dies with the processes that inherited it from us. But a descriptor that we got from our
+ * parent, it still has (a shell's `exec 9>file; flock 9`): the lock must live as long as that process.
+ */
+static bool outlives_us(const struct nf_tenure *t)
+{
+    return t->shadow >= 0 && nf_shared(t->fd) && getppid() > 1;
+}
+
 /* To a keeper of their own. */
 static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m)
 {
     const struct nf_config *c = nf_config();
-    int *fds = calloc(n * 2, sizeof *fds);
-    if (!fds)
+    struct nf_keeper_fds *files = calloc(n, sizeof *files);
+    if (!files)
         return -ENOMEM;
     nf_table_lock();
     for (size_t i = 0; i < n; i++)
-        fds[i] = list[i]->fd;
+        files[i] = (struct nf_keeper_fds){
+            .fd = list[i]->shadow >= 0 ? list[i]->shadow : list[i]->fd, .fresh = -1, .hold = outlives_us(list[i]) ? list[i]->shadow : -1};
     nf_table_unlock();
-    int ctl = nf_keeper_spawn(fds, fds + n, n);
+    int ctl = nf_keeper_spawn(files, n);
     int r = ctl < 0 ? ctl : 0;
     if (r == 0) {
         struct nf_ho_hello hello = {
@@ -97,7 +108,9 @@ static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m
         nf_table_lock();
         r = nf_ho_pack(m, NF_HO_GIVE, list[i]);
         nf_table_unlock();
-        m->fresh_fd = fds[n + i];
+        m->fresh_fd = files[i].fresh;
+        m->hold_fd = files[i].hold;
+        m->parent = files[i].hold >= 0 ? getppid() : 0;
         if (r == 0)
             r = send_all(ctl, m, NF_HO_TENURE_SIZE(m->key_len));
     }
@@ -107,7 +120,7 @@ static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m
         (void)nf_sys.close(ctl);
     for (size_t i = 0; r == 0 && i < n; i++)
         mark_kept(list[i]);
-    free(fds);
+    free(files);
     return r;
 }
 
@@ -122,7 +135,7 @@ int nf_keeper_give(struct nf_tenure **list, size_t n)
     for (size_t i = 0; r == 0 && i < n; i++) {
         if (list[i]->kept || list[i]->lost)
             continue;
-        if (give_to_existing(list[i], m))
+        if (!outlives_us(list[i]) && give_to_existing(list[i], m))
             mark_kept(list[i]);
         else
             rest[left++] = list[i];

@@ -26,10 +26,14 @@ enum nf_keeper_state { NF_KEEPER_NONE, NF_KEEPER_IDLE, NF_KEEPER_HELD };
  */
 enum nf_keeper_state nf_keeper_sync(dev_t dev, ino_t ino, const char *key, size_t key_len, int wait_ms);
 
-/*
- * spawn.c: starts a keeper with fresh open file descriptions of the files behind fds[0..n), whose numbers in the
- * keeper it writes to fresh[] (-1 where none could be had). Returns our end of its control socket, or -errno.
- */
-int nf_keeper_spawn(const int *fds, int *fresh, size_t n);
+/* What a new keeper gets of each file, besides its tenure. */
+struct nf_keeper_fds {
+    int fd;    /* a descriptor of the file whose lock counts */
+    int fresh; /* out: the keeper's own open file description of it, by number; -1 where none could be had */
+    int hold;  /* a copy of fd that the keeper inherits, to keep the lock alive itself; -1: not wanted */
+};
+
+/* spawn.c: starts a keeper. Returns our end of its control socket, or -errno. */
+int nf_keeper_spawn(struct nf_keeper_fds *files, size_t n);
 
 #endif

@@ -31,6 +31,9 @@ bool nf_lease_verify(struct nf_tenure *t);
  */
 struct nf_tenure *nf_lease_of_fd(int fd, dev_t dev, ino_t ino);
 
+/* Another descriptor of this process whose description holds t's kernel lock, for no other tenure; -ENOENT, -errno. */
+int nf_lease_other_fd(const struct nf_tenure *t);
+
 /* Wakes the thread: something in the table has changed. */
 void nf_lease_poke(void);
 

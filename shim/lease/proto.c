@@ -19,8 +19,9 @@ int nf_ho_pack(struct nf_ho_tenure *m, enum nf_ho_type type, const struct nf_ten
     memset(m, 0, offsetof(struct nf_ho_tenure, key));
     m->magic = NF_HO_MAGIC;
     m->type = type;
-    m->dev = t->dev;
-    m->ino = t->ino;
+    m->dev = t->lock_dev;
+    m->ino = t->lock_ino;
+    m->hold_fd = -1;
     m->renewed_ms = t->renewed_ms;
     m->deadline_ms = t->deadline_ms;
     m->fresh_fd = -1;

@@ -32,9 +32,8 @@
 #define STACK_BYTES (64 * 1024)
 
 struct job {
-    const int *fds;
-    int *fresh;
-    int *keep; /* scratch, n + 1 numbers, sorted */
+    struct nf_keeper_fds *files;
+    int *keep; /* scratch, 2n + 1 numbers, sorted */
     size_t n;
     int ctl;
     int err; /* why there is no keeper: a negative errno */
@@ -101,6 +100,14 @@ static void close_others(int *keep, size_t n)
     close_span(next, ~0U);
 }
 
+static void keep_file(struct nf_keeper_fds *f, int *keep)
+{
+    keep[0] = f->fresh = f->fd < 0 ? -1 : open_fresh(f->fd);
+    keep[1] = f->hold;
+    if (f->hold >= 0)
+        (void)nf_sys.fcntl(f->hold, F_SETFD, 0);
+}
+
 static int keeper_main(void *arg)
 {
     struct job *job = arg;
@@ -109,9 +116,9 @@ static int keeper_main(void *arg)
     char *const envp[] = {NULL};
     (void)syscall(SYS_setsid);
     for (size_t i = 0; i < job->n; i++)
-        job->keep[i] = job->fresh[i] = job->fds[i] < 0 ? -1 : open_fresh(job->fds[i]);
-    job->keep[job->n] = job->ctl;
-    close_others(job->keep, job->n + 1);
+        keep_file(&job->files[i], &job->keep[2 * i]);
+    job->keep[2 * job->n] = job->ctl;
+    close_others(job->keep, 2 * job->n + 1);
     (void)nf_sys.fcntl(job->ctl, F_SETFD, 0);
     (void)snprintf(number, sizeof number, "%d", job->ctl);
     (void)syscall(SYS_execve, job->path, argv, envp);
@@ -130,19 +137,18 @@ static int middle_main(void *arg)
     return 0;
 }
 
-int nf_keeper_spawn(const int *fds, int *fresh, size_t n)
+int nf_keeper_spawn(struct nf_keeper_fds *files, size_t n)
 {
     int pair[2];
     struct job *job = calloc(1, sizeof *job);
-    int *keep = calloc(n + 1, sizeof *keep);
+    int *keep = calloc(2 * n + 1, sizeof *keep);
     char *stack = mmap(NULL, 2 * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
     int r = !job || !keep || stack == MAP_FAILED ? -ENOMEM : keeper_path(job->path, sizeof job->path);
     if (r == 0)
         r = nf_sys.socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair);
     if (r == 0) {
         pair[0] = nf_fd_move_high(pair[0]);
-        job->fds = fds;
-        job->fresh = fresh;
+        job->files = files;
         job->keep = keep;
         job->n = n;
         job->ctl = pair[1];

@@ -4,6 +4,7 @@
 #include "lease/tenure.h"
 
 #include "base/fdset.h"
+#include "base/sys.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -39,8 +40,9 @@ struct nf_tenure *nf_tenure_new(struct nf_names *names, const char *token, int i
         return NULL;
     }
     t->names = names;
-    t->dev = dev;
-    t->ino = ino;
+    t->dev = t->lock_dev = dev;
+    t->ino = t->lock_ino = ino;
+    t->shadow = -1;
     t->fd = fd;
     t->mode = mode;
     t->refs = 1;
@@ -119,6 +121,8 @@ void nf_tenure_ref(struct nf_tenure *t)
 void nf_tenure_unref(struct nf_tenure *t)
 {
     if (t && --t->refs == 0) {
+        if (nf_fd_is(t->shadow, t->lock_dev, t->lock_ino))
+            (void)nf_sys.close(t->shadow);
         free(t->names);
         free(t);
     }

@@ -27,6 +27,9 @@ struct nf_tenure {
     uint64_t seq;
     dev_t dev;
     ino_t ino;
+    int shadow;     /* a stand-in whose lock counts instead of the file's own (lock/shadow.h); -1: none */
+    dev_t lock_dev; /* the file whose kernel lock counts: dev and ino, or the stand-in's */
+    ino_t lock_ino;
     int fd;              /* -1: none known at the moment */
     int refs;            /* the table's own included */
     bool listed;         /* in the table */
@@ -51,7 +54,7 @@ static inline int64_t nf_lease_deadline(int64_t sent_ms, int ttl_ms)
     return sent_ms + ttl_ms - margin;
 }
 
-/* A tenure as acquired, not in the table yet; takes over names. NULL when out of memory (names are then freed). */
+/* A tenure as acquired, not in the table yet, without a stand-in; takes over names. NULL when out of memory (names are then freed). */
 struct nf_tenure *nf_tenure_new(struct nf_names *names, const char *token, int identity_len, char mode, dev_t dev, ino_t ino, int fd);
 
 void nf_table_lock(void);

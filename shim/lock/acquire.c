@@ -137,7 +137,10 @@ static int enter_table(int fd, const struct nf_file *f, struct nf_names *names, 
     t->renewed_ms = t->tried_ms = a->sent_ms;
     t->deadline_ms = nf_lease_deadline(a->sent_ms, c->policy.ttl_ms);
     memcpy(t->fence, a->fence, sizeof t->fence);
+    t->lock_dev = f->lock_dev;
+    t->lock_ino = f->lock_ino;
     int r = nf_lease_add(t);
+    t->shadow = r < 0 ? -1 : f->shadow; /* ours from now on */
     if (r < 0) {
         nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): no thread to renew it (error %d)", q->names->key, -r);
         r = -ENOLCK;
@@ -156,7 +159,7 @@ int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, const 
     const struct nf_config *c = nf_config();
     char token[NF_TOKEN_MAX];
     struct nf_answer a;
-    int identity = nf_token_make(token, c->policy.host_extra, f->dev, f->ino);
+    int identity = nf_token_make(token, c->policy.host_extra, f->lock_dev, f->lock_ino);
     struct nf_names *names = identity < 0 ? NULL : nf_names_make(f->key, f->key_len);
     if (!names) {
         nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): %s", f->key, identity < 0 ? "the boot id cannot be read" : "out of memory");
@@ -168,7 +171,7 @@ int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, const 
     if (r == 0) {
         /* While we waited, another thread or process may have unlocked this very description: then the kernel gave the
            lock, and took it back. */
-        if (waited && nf_fd_flock_mode(fd, f->ino) == 0) {
+        if (waited && nf_fd_flock_mode(f->shadow >= 0 ? f->shadow : fd, f->lock_ino) == 0) {
             withdraw(c, &q, true);
             free(names);
             return 0;

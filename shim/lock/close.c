@@ -12,6 +12,7 @@
 #include "base/sys.h"
 #include "lease/keeper.h"
 #include "lease/lease.h"
+#include "lock/shadow.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -48,6 +49,7 @@ void nf_close_begin(int fd, struct nf_closing *c)
     struct nf_tenure *t = c->tenure = claim(fd);
     bool shared = t && nf_shared(fd);
     nf_shared_forget(fd);
+    c->other = t && t->shadow >= 0 ? nf_shadow_other(fd, t->dev, t->ino) : -ENOENT;
     if (t) {
         /* Perhaps not the last of its kind, and only the kernel will know: a keeper can wait for that, we cannot. */
         if (shared && !t->kept && nf_config()->policy.keeper != NF_KEEPER_NEVER)
@@ -69,7 +71,7 @@ void nf_close_end(struct nf_closing *c)
     if (!t)
         return;
     nf_quiet(&quiet);
-    int other = nf_fd_find_locked(t->dev, t->ino, nf_tenure_has_fd);
+    int other = t->shadow >= 0 ? c->other : nf_lease_other_fd(t);
     nf_table_lock();
     t->deciding = false;
     bool ended = t->listed && other == -ENOENT;

@@ -11,12 +11,16 @@
 #include "base/process.h"
 #include "base/real.h"
 #include "base/sigs.h"
+#include "base/sys.h"
 #include "lease/keeper.h"
 #include "lease/lease.h"
 #include "lock/acquire.h"
 #include "lock/match.h"
+#include "lock/shadow.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -43,11 +47,11 @@ static int retry_past_keeper(int fd, int op, const struct nf_file *f)
     int r = -EWOULDBLOCK;
     for (int i = 0; i < 3 && r == -EWOULDBLOCK; i++) {
         nf_quiet(&quiet);
-        enum nf_keeper_state s = nf_keeper_sync(f->dev, f->ino, f->key, f->key_len, KEEPER_WAIT_MS);
+        enum nf_keeper_state s = nf_keeper_sync(f->lock_dev, f->lock_ino, f->key, f->key_len, KEEPER_WAIT_MS);
         nf_loud(&quiet);
         if (s == NF_KEEPER_HELD || (s == NF_KEEPER_NONE && i > 0))
             break;
-        r = real_flock(fd, op);
+        r = f->shadow >= 0 ? nf_sys.flock(f->shadow, op) : real_flock(fd, op);
         if (s == NF_KEEPER_NONE)
             break;
     }
@@ -56,10 +60,51 @@ static int retry_past_keeper(int fd, int op, const struct nf_file *f)
 
 static int kernel_lock(int fd, int op, const struct nf_file *f)
 {
-    int r = real_flock(fd, op);
+    int r = f->shadow >= 0 ? nf_sys.flock(f->shadow, op) : real_flock(fd, op);
     if (r == -EWOULDBLOCK && nf_config()->policy.keeper != NF_KEEPER_NEVER)
         r = retry_past_keeper(fd, op, f);
     return r;
+}
+
+/* Puts a stand-in into f: that of an earlier lock of the same description, or a new one. */
+static int take_shadow(struct nf_file *f, const struct nf_tenure *prev)
+{
+    struct stat st;
+    int fd = prev && prev->shadow >= 0 ? nf_sys.fcntl(prev->shadow, F_DUPFD_CLOEXEC, prev->shadow) : nf_shadow_open(nf_config(), f);
+    int r = fd < 0 ? -ENOLCK : nf_sys.fstat(fd, &st);
+    if (r < 0)
+        return -ENOLCK;
+    f->shadow = fd;
+    f->lock_dev = st.st_dev;
+    f->lock_ino = st.st_ino;
+    return 0;
+}
+
+/* The host's own step: the file's lock in the kernel, or that of a stand-in. */
+static int local_lock(int fd, int op, struct nf_file *f, const struct nf_tenure *prev)
+{
+    bool shadow = (prev && prev->shadow >= 0) || nf_shadow_wanted(nf_config());
+    int r = shadow ? 0 : kernel_lock(fd, op, f);
+    if (shadow && (nf_sys.fcntl(fd, F_GETFL, 0) & O_PATH))
+        return -EBADF; /* as the kernel's flock says */
+    if (r < 0 && nf_shadow_allowed(nf_config(), r, f))
+        shadow = true;
+    if (!shadow)
+        return r;
+    r = take_shadow(f, prev);
+    return r < 0 ? r : kernel_lock(fd, op, f);
+}
+
+static void local_unlock(int fd, struct nf_file *f)
+{
+    (void)(f->shadow >= 0 ? nf_sys.flock(f->shadow, LOCK_UN) : real_flock(fd, LOCK_UN));
+}
+
+static void drop_shadow(struct nf_file *f)
+{
+    if (f->shadow >= 0)
+        (void)nf_sys.close(f->shadow);
+    f->shadow = -1;
 }
 
 /* The kernel has said no to a conversion, and may have dropped the old lock on the way (flock(2)). */
@@ -92,7 +137,7 @@ static bool still_good(const struct nf_tenure *t, char mode)
     return good;
 }
 
-static int lock(int fd, int op, const struct nf_file *f)
+static int lock(int fd, int op, struct nf_file *f)
 {
     struct nf_quiet quiet;
     char mode = (op & ~LOCK_NB) == LOCK_EX ? 'x' : 's';
@@ -104,20 +149,24 @@ static int lock(int fd, int op, const struct nf_file *f)
     nf_loud(&quiet);
     if (broken)
         return -ENOLCK; /* said when the configuration was read */
-    int r = kernel_lock(fd, op, f);
+    int r = local_lock(fd, op, f, prev);
     if (r < 0) {
+        drop_shadow(f);
         after_failed_conversion(prev);
         return r;
     }
     nf_quiet(&quiet);
     if (prev && still_good(prev, mode)) {
+        drop_shadow(f);
         unref(prev);
     } else {
         if (prev)
             supersede(prev);
         r = nf_acquire(fd, f, mode, op & LOCK_NB, &quiet.mask, forks);
-        if (r < 0)
-            (void)real_flock(fd, LOCK_UN);
+        if (r < 0) {
+            local_unlock(fd, f);
+            drop_shadow(f);
+        }
     }
     nf_loud(&quiet);
     return r;
@@ -138,7 +187,7 @@ static void unlocked(struct nf_tenure *t, const struct nf_file *f)
         nf_lease_end(t);
     }
     if (!t || by_keeper)
-        (void)nf_keeper_sync(f->dev, f->ino, f->key, f->key_len, KEEPER_WAIT_MS);
+        (void)nf_keeper_sync(f->lock_dev, f->lock_ino, f->key, f->key_len, KEEPER_WAIT_MS);
     if (t)
         unref(t);
 }
@@ -151,7 +200,13 @@ static int unlock(int fd, int op)
         return real_flock(fd, op);
     nf_quiet(&quiet);
     struct nf_tenure *t = nf_lease_of_fd(fd, f.dev, f.ino);
-    int r = real_flock(fd, op);
+    int r = t && t->shadow >= 0 ? nf_sys.flock(t->shadow, LOCK_UN) : real_flock(fd, op);
+    if (r < 0 && nf_shadow_allowed(nf_config(), r, &f))
+        r = 0; /* there is no such lock, so it is unlocked */
+    if (r == 0 && t) {
+        f.lock_dev = t->lock_dev;
+        f.lock_ino = t->lock_ino;
+    }
     if (r == 0 && (t || nf_config()->policy.keeper != NF_KEEPER_NEVER))
         unlocked(t, &f);
     else if (t)

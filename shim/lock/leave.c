@@ -8,6 +8,7 @@
 #include "base/sigs.h"
 #include "lease/keeper.h"
 #include "lease/lease.h"
+#include "lock/shadow.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -71,8 +72,10 @@ void nf_spawn_prepare(void)
 {
     nf_shared_mark(true);
     nf_fork_counted();
-    if (nf_tenure_count() > 0)
+    if (nf_tenure_count() > 0) {
+        nf_shadow_follow();
         give(true);
+    }
 }
 
 /*
@@ -86,8 +89,10 @@ void nf_exec_prepare(void)
         nf_shared_mark(true);
         nf_fork_counted();
     }
-    if (nf_tenure_count() > 0)
+    if (nf_tenure_count() > 0) {
+        nf_shadow_follow();
         give(child);
+    }
 }
 
 /* Without a keeper the destructor is the last moment: earlier than the kernel's own unlock, as documented. */

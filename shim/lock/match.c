@@ -130,8 +130,9 @@ enum nf_match nf_match(int fd, struct nf_file *out)
         resolve_prefixes(c);
         const struct nf_prefix *p = nf_prefix_match(c, name, &rest);
         if (p) {
-            out->dev = st.st_dev;
-            out->ino = st.st_ino;
+            out->dev = out->lock_dev = st.st_dev;
+            out->ino = out->lock_ino = st.st_ino;
+            out->shadow = -1;
             result = make_key(out, p, rest) == 0 ? NF_MATCH_YES : doubt("the name of the key is too long");
             goto out;
         }

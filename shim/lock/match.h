@@ -11,6 +11,9 @@
 struct nf_file {
     dev_t dev;
     ino_t ino;
+    int shadow;     /* a stand-in for the kernel's lock (shadow.h); -1: the file's own lock counts */
+    dev_t lock_dev; /* of the file whose kernel lock counts */
+    ino_t lock_ino;
     size_t key_len;
     char key[PATH_MAX + 4352]; /* "lock:", a prefix's name, the rest of the path */
 };

@@ -260,6 +260,18 @@ int nf_conn_wait_reply(struct nf_conn *c, redisReply **out)
     return r < 0 ? r : 0;
 }
 
+/* How much of an error may be shown. Redis repeats, in quotes, the arguments of a command that it does not know. */
+static int shown(const struct nf_cmd *cmd, const char *error)
+{
+    if (strcmp(cmd->argv[0], "AUTH") != 0)
+        return 100;
+    const char *password = strstr(error, cmd->argv[cmd->argc - 1]);
+    size_t n = strcspn(error, "'`\"");
+    if (password && (size_t)(password - error) < n)
+        n = (size_t)(password - error);
+    return n < 100 ? (int)n : 100;
+}
+
 /* One command of the handshake; its error reply is put into words, without what was sent. */
 static int handshake(struct nf_conn *c, const struct nf_cmd *cmd, int64_t deadline_ms, char *why, size_t why_size)
 {
@@ -268,7 +280,7 @@ static int handshake(struct nf_conn *c, const struct nf_cmd *cmd, int64_t deadli
     if (r == 0)
         r = nf_conn_reply(c, deadline_ms, &reply);
     if (r == 0 && reply->type == REDIS_REPLY_ERROR) {
-        (void)snprintf(why, why_size, "%s refused: %.100s", cmd->argv[0], reply->str);
+        (void)snprintf(why, why_size, "%s refused: %.*s", cmd->argv[0], shown(cmd, reply->str), reply->str);
         r = -EACCES;
         if (strncmp(reply->str, "LOADING", 7) == 0 || strstr(reply->str, "max number of clients"))
             r = -EAGAIN;

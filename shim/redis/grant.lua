@@ -29,7 +29,7 @@ local function grant_waiters(key, fence_key, queue, alive, grant_ms, self)
             if token ~= self then
                 local list = 'netflock:{' .. key .. '}:wait:' .. token
                 redis.call('RPUSH', list, fence)
-                redis.call('PEXPIRE', list, 10000)
+                redis.call('PEXPIRE', list, 2000)
                 granted_other = true
             end
         end
@@ -39,7 +39,7 @@ local function grant_waiters(key, fence_key, queue, alive, grant_ms, self)
         if string.sub(next_head, 3) ~= self then
             local list = 'netflock:{' .. key .. '}:wait:' .. string.sub(next_head, 3)
             redis.call('RPUSH', list, '')
-            redis.call('PEXPIRE', list, 10000)
+            redis.call('PEXPIRE', list, 2000)
         end
     end
 end

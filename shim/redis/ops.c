@@ -202,7 +202,7 @@ static void read_renewal(const redisReply *r, struct nf_renewal *out)
 static int renew_batch(const struct nf_redis_opts *o, const char *ttl, struct nf_renewal *r, size_t n, int64_t deadline_ms, char *why,
                        size_t why_size)
 {
-    struct nf_script_call calls[BATCH];
+    struct nf_script_call calls[BATCH] = {0};
     redisReply *replies[BATCH];
     for (size_t i = 0; i < n; i++) {
         calls[i] = (struct nf_script_call){.script = &nf_script_renew, .n_keys = 2};

@@ -10,6 +10,7 @@ if ARGV[2] == 'x' then
         local holder = redis.call('GET', key)
         if holder == token then
             redis.call('PEXPIRE', key, ttl)
+            redis.call('EXPIRE', KEYS[2], 86400) -- the fence outlives the longest tenure
             return {1}
         end
         return {0, holder}
@@ -17,6 +18,7 @@ if ARGV[2] == 'x' then
 elseif kind == 'zset' and redis.call('ZSCORE', key, token) then
     redis.call('ZADD', key, now + ttl, token)
     if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ttl) end
+    redis.call('EXPIRE', KEYS[2], 86400)
     return {1}
 end
 if kind == 'none' and redis.call('GET', KEYS[2]) == ARGV[4] then

@@ -29,7 +29,7 @@ test_run_passes_arguments_status_and_environment() {
 }
 
 test_run_is_replaced_by_the_command_so_that_signals_are_its_own() {
-	run1 1 sleep 30 & local p=$!
+	spawn_bare 1 "$NETFLOCK" run --prefix "$D" --url "$NF_URL" -- sleep 30; local p=$PID
 	must '[ "$(cat /proc/$p/comm)" = sleep ]'
 	kill -USR1 $p; { wait $p; RC=$?; } 2>/dev/null
 	assertEquals $((128 + 10)) $RC
@@ -106,9 +106,9 @@ test_status_says_who_holds_and_who_waits() {
 		assertContains "text" "$(cat "$W/out")" "$x"
 	done
 	assertEquals "entries" 1 "$(j "len($L)")"
-	assertContains "$(j "$L[0].keys()")" key
-	assertEquals "lock:$F" "$(j "$L[0]['key']")"
-	assertTrue "mode: $(cat "$W/json")" '[ "$(j "$L[0][\"mode\"]")" = exclusive ]'
+	assertContains "$(j "${L}[0].keys()")" key
+	assertEquals "lock:$F" "$(j "${L}[0]['key']")"
+	assertTrue "mode: $(cat "$W/json")" '[ "$(j "${L}[0][\"mode\"]")" = exclusive ]'
 	for x in host pid command age ttl fence; do
 		assertTrue "JSON has $x: $(cat "$W/json")" "grep -qi '\"[a-z_]*$x[a-z_]*\":\\|left' $W/json"
 	done
@@ -133,7 +133,7 @@ test_status_of_a_path_shows_that_one_alone() {
 	spawn 1 flock "$D/y" sleep 31; wait_held "$D/y"
 	nf status --json "$D/y" >"$W/json"
 	assertEquals 1 "$(j "len($L)")"
-	assertEquals "lock:$D/y" "$(j "$L[0]['key']")"
+	assertEquals "lock:$D/y" "$(j "${L}[0]['key']")"
 	nf status "$D/y" "$F" >"$W/out"
 	assertContains "$(cat "$W/out")" "$F"
 }

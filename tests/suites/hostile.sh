@@ -79,7 +79,7 @@ test_a_server_that_hangs_up_kills_no_program() {
 
 test_many_threads_on_many_files() {
 	H 1 "$PROBES/threads" storm "$D" 16 40 >"$W/out" 2>"$W/err"
-	assertEquals "$(cat "$W/err")" 0 $?
+	status_is 0 $? "" "$W/err"
 	assertEquals "failed 0 overlaps 0" "$(cat "$W/out")"
 	assertNoKeys
 }

@@ -40,7 +40,7 @@ test_a_wrong_token_does_not_release() {
 	ask a flock x UN >/dev/null
 	assertEquals somebody-else "$(R get "lock:$F")"
 	ask a close x >/dev/null
-	ask a exit 0 >/dev/null
+	tell a exit 0; must "! kill -0 ${ACT_PID[a]} 2>/dev/null"
 	assertEquals somebody-else "$(R get "lock:$F")"
 	assertEquals 1 "$(busy "$F")"
 }

@@ -47,19 +47,19 @@ test_a_program_with_another_hiredis_is_locked_and_undisturbed() {
 	assertEquals 1 "$(busy "$F")"
 	assertEquals 1 "$(R exists "lock:$F")"
 	echo >&7; exec 7>&-
-	wait $p; assertEquals "$(cat "$W/out")" 0 $?
+	wait $p; status_is 0 $? "" "$W/out"
 	assertNoKeys
 }
 
 test_a_constructor_that_locks_before_ours_has_run_is_served() {
 	# LD_PRELOAD's libraries are initialised from the last to the first: early before the shim.
 	local r
-	bare 1 LD_PRELOAD="$NF_PRELOAD:$PROBES/libearly.so" NETFLOCK_PREFIX="$D" NETFLOCK_URL="$NF_URL" NETFLOCK_TTL=3s \
-		EARLY_FILE="$F" EARLY_OUT="$W/early" sleep 30 &
+	spawn_bare 1 LD_PRELOAD="$NF_PRELOAD:$PROBES/libearly.so" NETFLOCK_PREFIX="$D" NETFLOCK_URL="$NF_URL" \
+		NETFLOCK_TTL=3s EARLY_FILE="$F" EARLY_OUT="$W/early" sleep 30
 	must '[ -s $W/early ]'
 	assertEquals OK "$(cat "$W/early")"
 	assertEquals 1 "$(busy "$F")"
-	kill $!; { wait $!; } 2>/dev/null
+	kill $PID; { wait $PID; } 2>/dev/null
 	r=$(EARLY_FILE=$F EARLY_OUT=$W/early EARLY_CLOSE=1 bare 1 LD_PRELOAD="$NF_PRELOAD:$PROBES/libearly.so" \
 		NETFLOCK_PREFIX="$D" NETFLOCK_URL="$NF_URL" NETFLOCK_TTL=3s flock -n "$D/y" echo in)
 	assertEquals in "$r"
@@ -118,7 +118,7 @@ test_programs_that_lock_nothing_just_work() {
 	for c in true 'ls /' 'sh -c "echo a | cat | sort"' 'python3 -c "import subprocess; subprocess.run([\"true\"], check=True)"' \
 		'perl -e "print 1"' 'sqlite3 :memory: "select 1"' "bash -c 'exec 3>/dev/null 9>&3 255>&1; ulimit -n 64; true'"; do
 		H 1 sh -c "$c" >/dev/null 2>"$W/err"
-		assertEquals "$c: $(cat "$W/err")" 0 $?
+		status_is 0 $? "$c" "$W/err"
 		assertEquals "$c" "" "$(cat "$W/err")"
 	done
 }

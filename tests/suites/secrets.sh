@@ -23,7 +23,7 @@ with() {
 no_secret() { assertFalse "$1 shows a password: $(grep -e secret "$2" | head -3)" "grep -q secret $2"; }
 
 test_every_way_to_give_a_password() {
-	with "redis://:$SECRET@127.0.0.1:$PORT"; assertEquals "URL $(tail -1 "$W/out")" 0 $?
+	with "redis://:$SECRET@127.0.0.1:$PORT"; status_is 0 $? "URL" "$W/out"
 	with "redis://locker:$USERPW@127.0.0.1:$PORT"; assertEquals "user in the URL" 0 $?
 	with "redis://127.0.0.1:$PORT" NETFLOCK_PASSWORD_FILE="$W/password"; assertEquals "file" 0 $?
 	with "unix://$SOCK" NETFLOCK_PASSWORD_FILE="$W/password"; assertEquals "file, socket" 0 $?
@@ -34,7 +34,7 @@ test_every_way_to_give_a_password() {
 test_special_characters_are_percent_encoded_in_the_url() {
 	R acl setuser odd on '>a@b:c/d%e?' '~*' '&*' +@all >/dev/null
 	with "redis://odd:a%40b%3Ac%2Fd%25e%3F@127.0.0.1:$PORT"
-	assertEquals "$(cat "$W/out")" 0 $?
+	status_is 0 $? "" "$W/out"
 }
 
 test_a_wrong_password_is_an_error_that_does_not_show_it() {
@@ -80,7 +80,7 @@ test_netflock_shows_no_password() {
 	H 1 NETFLOCK_URL="redis://:$SECRET@127.0.0.1:$PORT" flock "$F" sleep 30 &
 	wait_held "$F"
 	NETFLOCK_URL="redis://:$SECRET@127.0.0.1:$PORT" NETFLOCK_PREFIX=$D "$NETFLOCK" status >"$W/out" 2>&1
-	assertEquals "$(cat "$W/out")" 0 $?
+	status_is 0 $? "" "$W/out"
 	assertContains "$(cat "$W/out")" "$F"
 	no_secret "status" "$W/out"
 	NETFLOCK_URL="redis://:no-$SECRET@127.0.0.1:$PORT" NETFLOCK_PREFIX=$D "$NETFLOCK" status >"$W/out" 2>&1

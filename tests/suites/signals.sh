@@ -103,7 +103,8 @@ test_sigterm_ends_a_waiting_program_and_nothing_is_left() {
 	timed H 3 flock -w 5 "$F" true
 	assertEquals 0 $RC
 	assertBetween "milliseconds" 0 3500 $MS
-	assertNoKeys
+	# What was pushed to the dead waiter is gone within a lease.
+	must '[ -z "$(leftover_keys)" ]' 5
 }
 
 test_signals_do_not_break_uncontended_locking() {
@@ -117,7 +118,8 @@ test_signals_do_not_break_uncontended_locking() {
 		    f = open(sys.argv[1], "a")
 		    fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
 		    fcntl.flock(f, fcntl.LOCK_UN)
-		    f.close()' "$F"
+		    f.close()
+		signal.setitimer(signal.ITIMER_REAL, 0)' "$F"
 	assertEquals 0 $?
 	assertNoKeys
 }

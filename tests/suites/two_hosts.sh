@@ -22,7 +22,7 @@ for i in range(times):
 S
 
 test_without_the_shim_both_hosts_get_in() {
-	bare 1 flock "$F" sleep 30 &
+	spawn_bare 1 flock "$F" sleep 30
 	must 'bare 1 flock -n "$F" true; [ $? = 1 ]'
 	bare 2 flock -n "$F" true
 	assertEquals "host 2 is not kept out by the kernel" 0 $?

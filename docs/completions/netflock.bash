@@ -1,0 +1,48 @@
+# bash completion for netflock(1)
+_netflock() {
+	local cur=$2 prev=$3 i
+	local settings="--prefix --url --password-file --connect-timeout"
+	COMPREPLY=()
+	if [ "$COMP_CWORD" -eq 1 ]; then
+		mapfile -t COMPREPLY < <(compgen -W "run status help --help --version" -- "$cur")
+		return
+	fi
+	case $prev in
+	--prefix | --local) mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+	--password-file | --log) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	--on-outage) mapfile -t COMPREPLY < <(compgen -W "block error local" -- "$cur"); return ;;
+	--on-lost) mapfile -t COMPREPLY < <(compgen -W "term kill log" -- "$cur"); return ;;
+	--keeper) mapfile -t COMPREPLY < <(compgen -W "auto always never" -- "$cur"); return ;;
+	--log-level) mapfile -t COMPREPLY < <(compgen -W "error warn info debug" -- "$cur"); return ;;
+	--url | --ttl | --connect-timeout | --host) return ;;
+	esac
+	case ${COMP_WORDS[1]} in
+	run)
+		# After the options comes a command, with a completion of its own.
+		for ((i = 2; i < COMP_CWORD; i++)); do
+			case ${COMP_WORDS[i]} in
+			--) i=$((i + 1)); break ;;
+			--help) ;;
+			--*) i=$((i + 1)) ;;
+			*) break ;;
+			esac
+		done
+		if [ "$i" -lt "$COMP_CWORD" ] && declare -F _command_offset >/dev/null; then
+			_command_offset "$i"
+		elif [[ $cur == -* ]]; then
+			mapfile -t COMPREPLY < <(compgen -W "$settings --ttl --on-outage --on-lost --keeper --local --host --log --log-level --help --" -- "$cur")
+		else
+			mapfile -t COMPREPLY < <(compgen -c -- "$cur")
+		fi
+		;;
+	status)
+		if [[ $cur == -* ]]; then
+			mapfile -t COMPREPLY < <(compgen -W "--json $settings --help" -- "$cur")
+		else
+			mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		fi
+		;;
+	help) mapfile -t COMPREPLY < <(compgen -W "run status" -- "$cur") ;;
+	esac
+}
+complete -o filenames -F _netflock netflock

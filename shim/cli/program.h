@@ -1,0 +1,22 @@
+/*
+ * Finding a program, and telling whether a preloaded library can reach it.
+ */
+#ifndef NF_CLI_PROGRAM_H
+#define NF_CLI_PROGRAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Finds name as execvp(3) does. Returns its path, to be freed, or NULL with *err -ENOENT or -EACCES, ... */
+char *program_find(const char *name, int *err);
+
+/*
+ * False if a library that is preloaded would not be loaded by the program at path, or by the interpreter that its
+ * first line names; `why` gets one clause: "is statically linked: ...". True also when nobody can tell.
+ */
+bool program_reachable(const char *path, char *why, size_t size);
+
+/* Is the file a shared object that programs of our own kind can load? If not, `why` gets one clause. */
+bool library_usable(const char *path, char *why, size_t size);
+
+#endif
