@@ -14,6 +14,7 @@ atomic_int nf_watch_count;
 atomic_ulong nf_watch_bits[NF_WATCH_MAX / 64];
 
 static atomic_ulong shared_bits[SHARED_MAX / 64];
+static atomic_ulong inherited_bits[SHARED_MAX / 64];
 static atomic_bool marked; /* this process has forked, or is a fork: numbers beyond SHARED_MAX may be shared */
 
 static bool set_bit(atomic_ulong *bits, int fd)
@@ -98,8 +99,21 @@ void nf_shared_mark(bool inheritable_only)
     }
 }
 
+void nf_inherited_mark(void)
+{
+    for (int i = 0; i < SHARED_MAX / 64; i++)
+        atomic_store_explicit(&inherited_bits[i], atomic_load_explicit(&shared_bits[i], memory_order_relaxed), memory_order_relaxed);
+}
+
+bool nf_inherited(int fd)
+{
+    return fd >= 0 && fd < SHARED_MAX && atomic_load_explicit(&inherited_bits[fd >> 6], memory_order_relaxed) >> (fd & 63) & 1;
+}
+
 void nf_shared_forget(int fd)
 {
+    if (fd >= 0 && fd < SHARED_MAX)
+        (void)clear_bit(inherited_bits, fd);
     if (fd >= 0 && fd < SHARED_MAX && clear_bit(shared_bits, fd))
         nf_unwatch(fd);
 }

@@ -41,6 +41,13 @@ void nf_shared_forget(int fd);
 /* Has fd been marked? (Exact up to the table's size, false beyond.) */
 bool nf_shared_marked(int fd);
 
+/*
+ * Everything marked as shared so far came from our parent: at the start of the program, and in a forked child.
+ * nf_inherited() tells whether fd did; exact up to the table's size, false beyond.
+ */
+void nf_inherited_mark(void);
+bool nf_inherited(int fd);
+
 /* May another process have fd's open file description? Errs towards yes. */
 bool nf_shared(int fd);
 

@@ -278,6 +278,8 @@ int nf_config_set(struct nf_config *c, const char *name, const char *value, cons
             return 0;
         if (vars[i].set == set_url)
             nf_url_mask(value, shown, sizeof shown);
+        else if (vars[i].set == set_password_file && value[0] != '/')
+            (void)strlcpy(shown, "***", sizeof shown); /* perhaps the password itself, put there by mistake */
         else
             (void)strlcpy(shown, value, sizeof shown);
         size_t n = 0;

@@ -19,6 +19,7 @@ __attribute__((constructor)) static void loaded(void)
     nf_process_adopt();
     /* What is open now came from our parent, which may still have it. */
     nf_shared_mark(true);
+    nf_inherited_mark();
     (void)pthread_atfork(nf_fork_prepare, nf_fork_parent, nf_fork_child);
     errno = saved;
 }

@@ -81,7 +81,7 @@ static bool give_to_existing(const struct nf_tenure *t, struct nf_ho_tenure *m)
  */
 static bool outlives_us(const struct nf_tenure *t)
 {
-    return t->shadow >= 0 && nf_shared(t->fd) && getppid() > 1;
+    return t->shadow >= 0 && nf_inherited(t->fd) && getppid() > 1;
 }
 
 /* To a keeper of their own. */

@@ -55,6 +55,7 @@ void nf_fork_child(void)
     struct nf_quiet quiet = forking;
     nf_lease_fork_child();
     nf_process_adopt();
+    nf_inherited_mark();
     nf_loud(&quiet);
 }
 
