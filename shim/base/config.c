@@ -154,12 +154,12 @@ static void read_all(bool prefix_known)
     const char *allowed;
     const char *name;
     const char *v;
+    config.broken = config.prefix_broken;
+    config.short_of_resources = false;
     for (size_t i = 0; i < 2; i++)
         if ((v = env_of(first[i])))
             (void)nf_config_set(&config, first[i], v, NULL);
     nf_log_configure(&config.log);
-    config.broken = config.prefix_broken;
-    config.short_of_resources = false;
     read_file();
     for (size_t i = 0; (name = nf_config_var(i, &allowed)); i++)
         if (strncmp(name, "log", 3) != 0 && (v = env_of(name)))

@@ -45,7 +45,7 @@ static ssize_t slurp(const char *path, char *buf, size_t size)
     return r < 0 ? r : (ssize_t)n;
 }
 
-int nf_fd_flock_mode(int fd, ino_t ino)
+int nf_fd_lock_mode(int fd, ino_t ino, bool ofd)
 {
     char path[40];
     char buf[4096];
@@ -59,8 +59,10 @@ int nf_fd_flock_mode(int fd, ino_t ino)
     for (char *line = buf; line; line = strchr(line, '\n')) {
         line += *line == '\n';
         unsigned long found;
+        char type[8];
         char kind[8];
-        if (sscanf(line, "lock: %*d: FLOCK %*s %7s %*d %*x:%*x:%lu", kind, &found) == 2 && found == ino)
+        if (sscanf(line, "lock: %*d: %7s %*s %7s %*d %*x:%*x:%lu", type, kind, &found) == 3 && found == ino &&
+            strcmp(type, ofd ? "OFDLCK" : "FLOCK") == 0)
             return kind[0] == 'W' ? 'x' : 's';
     }
     return 0;

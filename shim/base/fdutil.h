@@ -14,10 +14,10 @@
 ssize_t nf_fd_name(int fd, char *buf, size_t size);
 
 /*
- * Does the open file description behind fd hold an flock lock on inode ino? 'x', 's', 0 for none, or -errno when it
- * cannot be told (no /proc, no descriptor left).
+ * Does the open file description behind fd hold an flock lock (`ofd`: an open file description lock) on inode ino? 'x', 's', 0 for none, or
+ * -errno when it cannot be told (no /proc, no descriptor left).
  */
-int nf_fd_flock_mode(int fd, ino_t ino);
+int nf_fd_lock_mode(int fd, ino_t ino, bool ofd);
 
 /*
  * The first descriptor of this process that refers to the file dev:ino, is not to be skipped (asked first, must be

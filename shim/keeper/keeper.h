@@ -37,6 +37,7 @@ struct kfile {
     uint64_t dev, ino;
     struct nf_names *names;
     int fresh;  /* our own open file description of the file; -1: /proc/locks is looked at instead */
+    bool ofd;   /* a stand-in: open file description locks instead of flock(2)'s */
     int listen; /* the abstract socket; -1: another keeper, or somebody else, has the name */
     pthread_t thread;
     bool has_thread; /* guarded by mu once the thread runs */
@@ -68,7 +69,7 @@ bool kfile_has_live(struct kfile *f);
 /* serve.c: the shims' side. */
 int serve_start(int ctl);             /* reads the hello and the tenures, and answers */
 void serve_listener(struct kfile *f); /* one connection is waiting */
-struct kfile *kfile_new(uint64_t dev, uint64_t ino, const char *key, size_t key_len, int fresh);
+struct kfile *kfile_new(const struct nf_ho_tenure *m);
 
 /* tend.c: Redis' side. Renews what is due, releases what has ended; returns when to come back (CLOCK_BOOTTIME). */
 int64_t tend(void);

@@ -17,25 +17,26 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-struct kfile *kfile_new(uint64_t dev, uint64_t ino, const char *key, size_t key_len, int fresh)
+struct kfile *kfile_new(const struct nf_ho_tenure *m)
 {
     struct sockaddr_un addr;
     struct kfile *f = calloc(1, sizeof *f);
     if (!f)
         return NULL;
-    f->names = nf_names_make(key, key_len);
+    f->names = nf_names_make(m->key, m->key_len);
     if (!f->names) {
         free(f);
         return NULL;
     }
-    f->dev = dev;
-    f->ino = ino;
-    f->fresh = fresh;
+    f->dev = m->dev;
+    f->ino = m->ino;
+    f->fresh = m->fresh_fd;
+    f->ofd = m->ofd;
     TAILQ_INIT(&f->tenures);
     pthread_mutex_init(&f->mu, NULL);
     pthread_cond_init(&f->work, NULL);
     f->listen = nf_sys.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    socklen_t len = nf_ho_address(&addr, dev, ino, key, key_len, &keeper.redis);
+    socklen_t len = nf_ho_address(&addr, m->dev, m->ino, m->key, m->key_len, &keeper.redis);
     if (f->listen >= 0 && (bind(f->listen, (struct sockaddr *)&addr, len) < 0 || listen(f->listen, 64) < 0)) {
         (void)nf_sys.close(f->listen);
         f->listen = -1;
@@ -128,7 +129,7 @@ int serve_start(int ctl)
         struct kfile *f = find(&m);
         bool is_new = !f;
         if (is_new)
-            f = kfile_new(m.dev, m.ino, m.key, m.key_len, m.fresh_fd);
+            f = kfile_new(&m);
         if (f && is_new && forward(f, &m)) {
             kfile_forget(f);
             continue;

@@ -9,6 +9,7 @@
 #include "keeper/keeper.h"
 
 #include "base/fdutil.h"
+#include "base/klock.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -36,12 +37,12 @@ static bool look_locked(struct kfile *f)
 {
     struct kept *k;
     if (f->fresh >= 0) {
-        int r = nf_sys.flock(f->fresh, LOCK_EX | LOCK_NB);
+        int r = nf_klock(f->fresh, LOCK_EX | LOCK_NB, f->ofd);
         if (r < 0)
             return false;
         TAILQ_FOREACH(k, &f->tenures, link)
         k->ended = true;
-        (void)nf_sys.flock(f->fresh, LOCK_UN);
+        (void)nf_klock(f->fresh, LOCK_UN, f->ofd);
         return true;
     }
     if (nf_inode_flocked((ino_t)f->ino) != 0)
@@ -67,7 +68,7 @@ static void *watch(void *arg)
         while (!live_locked(f))
             pthread_cond_wait(&f->work, &f->mu);
         pthread_mutex_unlock(&f->mu);
-        int r = nf_sys.flock(f->fresh, LOCK_EX);
+        int r = nf_klock(f->fresh, LOCK_EX, f->ofd);
         if (r < 0 && r != -EINTR) {
             /* The file system has stopped to answer: the main thread falls back to /proc/locks. */
             pthread_mutex_lock(&f->mu);
@@ -79,7 +80,7 @@ static void *watch(void *arg)
         if (r == 0 && kfile_look(f))
             (void)nf_sys.write(keeper.wake[1], "", 1);
         else if (r == 0)
-            (void)nf_sys.flock(f->fresh, LOCK_UN); /* cannot happen: our own description held it */
+            (void)nf_klock(f->fresh, LOCK_UN, f->ofd); /* cannot happen: our own description held it */
     }
 }
 

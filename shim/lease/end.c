@@ -34,7 +34,7 @@ void nf_lease_end(struct nf_tenure *t)
 
 static int has_flock(int fd, long ino)
 {
-    return nf_fd_flock_mode(fd, (ino_t)ino);
+    return nf_fd_lock_mode(fd, (ino_t)ino, false);
 }
 
 int nf_lease_other_fd(const struct nf_tenure *t)
@@ -70,7 +70,7 @@ bool nf_lease_verify(struct nf_tenure *t)
     nf_table_unlock();
     if (skip)
         return gone;
-    int mode = !nf_fd_is(fd, t->dev, t->ino) ? 0 : t->shadow >= 0 ? t->mode : nf_fd_flock_mode(fd, t->ino);
+    int mode = !nf_fd_is(fd, t->dev, t->ino) ? 0 : t->shadow >= 0 ? t->mode : nf_fd_lock_mode(fd, t->ino, false);
     int other = mode == 0 ? look_around(t, nf_shared(fd)) : fd;
     nf_table_lock();
     t->deciding = false;
@@ -86,46 +86,54 @@ bool nf_lease_verify(struct nf_tenure *t)
     return ended;
 }
 
-/* Which of several? Only called where the plain cases have not told. Table not locked; candidates referenced. */
-static struct nf_tenure *pick(struct nf_tenure **list, size_t n, int fd, ino_t ino)
+enum { CANDIDATES = 64 };
+
+/* The tenures of one inode, referenced, with the descriptors they had when the table was looked at. */
+struct candidates {
+    size_t n;
+    struct nf_tenure *t[CANDIDATES];
+    int fd[CANDIDATES];
+};
+
+/* Which of several? Only called where the plain case has not told. Table not locked. */
+static struct nf_tenure *pick(const struct candidates *c, int fd, ino_t ino)
 {
     bool unsure = false;
-    for (size_t i = 0; i < n; i++) {
-        int same = list[i]->fd >= 0 ? nf_sys.kcmp_file(list[i]->fd, fd) : 1;
+    for (size_t i = 0; i < c->n; i++) {
+        int same = c->fd[i] >= 0 ? nf_sys.kcmp_file(c->fd[i], fd) : 1;
         if (same == 0)
-            return list[i];
+            return c->t[i];
         unsure = unsure || same < 0;
     }
     /* Without kcmp(2): the holders of shared locks on one inode are all alike to other hosts, so any will do. */
-    int mode = unsure ? nf_fd_flock_mode(fd, ino) : 0;
-    for (size_t i = 0; i < n && mode > 0; i++)
-        if (list[i]->mode == mode)
-            return list[i];
+    int mode = unsure ? nf_fd_lock_mode(fd, ino, false) : 0;
+    for (size_t i = 0; i < c->n && mode > 0; i++)
+        if (c->t[i]->mode == mode)
+            return c->t[i];
     return NULL;
 }
 
 struct nf_tenure *nf_lease_of_fd(int fd, dev_t dev, ino_t ino)
 {
-    enum { MAX = 64 };
-    struct nf_tenure *list[MAX];
+    struct candidates c = {0};
     struct nf_tenure *found = NULL;
-    size_t n = 0;
     if (nf_tenure_count() == 0)
         return NULL;
     nf_table_lock();
-    for (struct nf_tenure *t = nf_tenure_first(dev, ino); t && n < MAX && !found; t = nf_tenure_next(t)) {
+    for (struct nf_tenure *t = nf_tenure_first(dev, ino); t && c.n < CANDIDATES && !found; t = nf_tenure_next(t)) {
         nf_tenure_ref(t);
-        list[n++] = t;
+        c.fd[c.n] = t->fd;
+        c.t[c.n++] = t;
         if (t->fd == fd)
             found = t;
     }
     nf_table_unlock();
-    if (!found && n)
-        found = pick(list, n, fd, ino);
+    if (!found && c.n)
+        found = pick(&c, fd, ino);
     nf_table_lock();
-    for (size_t i = 0; i < n; i++)
-        if (list[i] != found)
-            nf_tenure_unref(list[i]);
+    for (size_t i = 0; i < c.n; i++)
+        if (c.t[i] != found)
+            nf_tenure_unref(c.t[i]);
     nf_table_unlock();
     return found;
 }

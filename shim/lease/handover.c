@@ -93,8 +93,10 @@ static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m
         return -ENOMEM;
     nf_table_lock();
     for (size_t i = 0; i < n; i++)
-        files[i] = (struct nf_keeper_fds){
-            .fd = list[i]->shadow >= 0 ? list[i]->shadow : list[i]->fd, .fresh = -1, .hold = outlives_us(list[i]) ? list[i]->shadow : -1};
+        files[i] = (struct nf_keeper_fds){.fd = list[i]->shadow >= 0 ? list[i]->shadow : list[i]->fd,
+                                          .ofd = list[i]->shadow >= 0,
+                                          .fresh = -1,
+                                          .hold = outlives_us(list[i]) ? list[i]->shadow : -1};
     nf_table_unlock();
     int ctl = nf_keeper_spawn(files, n);
     int r = ctl < 0 ? ctl : 0;

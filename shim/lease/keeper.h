@@ -29,6 +29,7 @@ enum nf_keeper_state nf_keeper_sync(dev_t dev, ino_t ino, const char *key, size_
 /* What a new keeper gets of each file, besides its tenure. */
 struct nf_keeper_fds {
     int fd;    /* a descriptor of the file whose lock counts */
+    bool ofd;  /* it is a stand-in, locked with open file description locks */
     int fresh; /* out: the keeper's own open file description of it, by number; -1 where none could be had */
     int hold;  /* a copy of fd that the keeper inherits, to keep the lock alive itself; -1: not wanted */
 };

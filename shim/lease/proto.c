@@ -22,6 +22,7 @@ int nf_ho_pack(struct nf_ho_tenure *m, enum nf_ho_type type, const struct nf_ten
     m->dev = t->lock_dev;
     m->ino = t->lock_ino;
     m->hold_fd = -1;
+    m->ofd = t->shadow >= 0;
     m->renewed_ms = t->renewed_ms;
     m->deadline_ms = t->deadline_ms;
     m->fresh_fd = -1;

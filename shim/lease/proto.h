@@ -47,6 +47,7 @@ struct nf_ho_tenure {
     int32_t fresh_fd; /* in a new keeper: its own open file description of the file, -1 none */
     int32_t identity_len;
     uint32_t key_len;
+    bool ofd; /* the lock is an open file description lock, on a stand-in */
     char mode;
     char fence[NF_FENCE_MAX];
     char token[NF_TOKEN_MAX];

@@ -57,11 +57,11 @@ static int keeper_path(char *buf, size_t size)
     return 0;
 }
 
-static int open_fresh(int fd)
+static int open_fresh(int fd, bool writable)
 {
     char link[40];
     (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    int fresh = nf_sys.open(link, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0);
+    int fresh = nf_sys.open(link, (writable ? O_RDWR : O_RDONLY) | O_NONBLOCK | O_NOCTTY, 0);
     if (fresh == -EACCES)
         fresh = nf_sys.open(link, O_WRONLY | O_NONBLOCK | O_NOCTTY, 0);
     return fresh < 0 ? -1 : fresh;
@@ -102,7 +102,7 @@ static void close_others(int *keep, size_t n)
 
 static void keep_file(struct nf_keeper_fds *f, int *keep)
 {
-    keep[0] = f->fresh = f->fd < 0 ? -1 : open_fresh(f->fd);
+    keep[0] = f->fresh = f->fd < 0 ? -1 : open_fresh(f->fd, f->ofd);
     keep[1] = f->hold;
     if (f->hold >= 0)
         (void)nf_sys.fcntl(f->hold, F_SETFD, 0);

@@ -171,7 +171,7 @@ int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, const 
     if (r == 0) {
         /* While we waited, another thread or process may have unlocked this very description: then the kernel gave the
            lock, and took it back. */
-        if (waited && nf_fd_flock_mode(f->shadow >= 0 ? f->shadow : fd, f->lock_ino) == 0) {
+        if (waited && nf_fd_lock_mode(f->shadow >= 0 ? f->shadow : fd, f->lock_ino, f->shadow >= 0) == 0) {
             withdraw(c, &q, true);
             free(names);
             return 0;

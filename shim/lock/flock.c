@@ -8,6 +8,7 @@
 #include "lock/flock.h"
 
 #include "base/clock.h"
+#include "base/klock.h"
 #include "base/process.h"
 #include "base/real.h"
 #include "base/sigs.h"
@@ -51,7 +52,7 @@ static int retry_past_keeper(int fd, int op, const struct nf_file *f)
         nf_loud(&quiet);
         if (s == NF_KEEPER_HELD || (s == NF_KEEPER_NONE && i > 0))
             break;
-        r = f->shadow >= 0 ? nf_sys.flock(f->shadow, op) : real_flock(fd, op);
+        r = f->shadow >= 0 ? nf_klock(f->shadow, op, true) : real_flock(fd, op);
         if (s == NF_KEEPER_NONE)
             break;
     }
@@ -60,7 +61,7 @@ static int retry_past_keeper(int fd, int op, const struct nf_file *f)
 
 static int kernel_lock(int fd, int op, const struct nf_file *f)
 {
-    int r = f->shadow >= 0 ? nf_sys.flock(f->shadow, op) : real_flock(fd, op);
+    int r = f->shadow >= 0 ? nf_klock(f->shadow, op, true) : real_flock(fd, op);
     if (r == -EWOULDBLOCK && nf_config()->policy.keeper != NF_KEEPER_NEVER)
         r = retry_past_keeper(fd, op, f);
     return r;
@@ -97,7 +98,7 @@ static int local_lock(int fd, int op, struct nf_file *f, const struct nf_tenure 
 
 static void local_unlock(int fd, struct nf_file *f)
 {
-    (void)(f->shadow >= 0 ? nf_sys.flock(f->shadow, LOCK_UN) : real_flock(fd, LOCK_UN));
+    (void)(f->shadow >= 0 ? nf_klock(f->shadow, LOCK_UN, true) : real_flock(fd, LOCK_UN));
 }
 
 static void drop_shadow(struct nf_file *f)
@@ -200,7 +201,7 @@ static int unlock(int fd, int op)
         return real_flock(fd, op);
     nf_quiet(&quiet);
     struct nf_tenure *t = nf_lease_of_fd(fd, f.dev, f.ino);
-    int r = t && t->shadow >= 0 ? nf_sys.flock(t->shadow, LOCK_UN) : real_flock(fd, op);
+    int r = t && t->shadow >= 0 ? nf_klock(t->shadow, LOCK_UN, true) : real_flock(fd, op);
     if (r < 0 && nf_shadow_allowed(nf_config(), r, &f))
         r = 0; /* there is no such lock, so it is unlocked */
     if (r == 0 && t) {

@@ -96,7 +96,10 @@ void nf_exec_prepare(void)
     }
 }
 
-/* Without a keeper the destructor is the last moment: earlier than the kernel's own unlock, as documented. */
+/*
+ * Without a keeper the destructor is the last moment: earlier than the kernel's own unlock. What another process may
+ * still hold in the kernel is left to its lease.
+ */
 static void release_all(void)
 {
     struct nf_quiet quiet;
@@ -104,7 +107,7 @@ static void release_all(void)
     for (;;) {
         nf_table_lock();
         struct nf_tenure *t = nf_tenure_any(NULL);
-        while (t && t->kept)
+        while (t && (t->kept || nf_shared(t->fd)))
             t = nf_tenure_any(t);
         if (t)
             nf_tenure_ref(t);

@@ -115,7 +115,7 @@ enum nf_match nf_match(int fd, struct nf_file *out)
     if (remembered(fd, &st))
         goto out;
     if (c->prefix_broken) {
-        result = doubt("NETFLOCK_PREFIX has a wrong value");
+        result = NF_MATCH_DOUBT; /* said when it was read */
         goto out;
     }
     ssize_t n = nf_fd_name(fd, name, sizeof name);

@@ -5,7 +5,8 @@
  *   hosts handover SO FOLDER ADDR ROUNDS   two hosts; for each round a line, in us: from the return of the release to
  *                                          the return of the grant; from the call of the release; one PING
  *   hosts turns SO FOLDER COUNT SECONDS    COUNT hosts lock and unlock all the time; a line for each with its turns,
- *                                          and at last "lost N": increments of a plain counter that the lock let go
+ *                                          and at last "lost N changed M": increments of a plain counter that the lock
+ *                                          let go; turns that went to another host than the one before
  *
  * Started without the shim; starts itself again, as "worker", with it.
  */
@@ -29,7 +30,8 @@ struct shared {
     atomic_int go; /* 1: run, 2: stop */
     atomic_int held, waiting, done; /* the round, from 1 on */
     int64_t called[ROUNDS_MAX], released[ROUNDS_MAX], granted[ROUNDS_MAX], ping[ROUNDS_MAX];
-    volatile long counter;
+    volatile long counter, changed; /* of the one that holds the lock */
+    volatile int last;
     long turns[HOSTS_MAX];
 };
 
@@ -101,6 +103,10 @@ static int worker(int argc, char **argv)
         lock(fd, LOCK_EX);
         s->counter = s->counter + 1;
         s->turns[me]++;
+        if (s->last != me) {
+            s->last = me;
+            s->changed = s->changed + 1;
+        }
         lock(fd, LOCK_UN);
     }
     return 0;
@@ -172,6 +178,6 @@ int main(int argc, char **argv)
         sum += s->turns[i];
     }
     if (!handover)
-        printf("lost %ld\n", sum - s->counter);
+        printf("lost %ld changed %ld\n", sum - s->counter, s->changed);
     return 0;
 }

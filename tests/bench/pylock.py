@@ -3,7 +3,7 @@
 
 pylock.py URL pair ROUNDS             us: acquire+release p50, p99; two PINGs p50, p99
 pylock.py URL handover ROUNDS         a line a round, us: release returned to grant returned; from its call; one PING
-pylock.py URL turns COUNT SECONDS     a line for each process with its turns, and at last "lost N"
+pylock.py URL turns COUNT SECONDS     a line for each process with its turns, and at last "lost N changed M"
 """
 import mmap
 import os
@@ -123,8 +123,8 @@ def handover(url, rounds):
 
 
 def turns(url, count, seconds):
-    go, counter, first = 0, 1, 2
-    s = Shared(2 + 2 * count)
+    go, counter, last, changed, first = 0, 1, 2, 3, 4
+    s = Shared(4 + 2 * count)
 
     def work(me):
         lock = client(url).lock(NAME, timeout=30)
@@ -134,6 +134,9 @@ def turns(url, count, seconds):
             with lock:
                 s.set(counter, s.get(counter) + 1)
                 s.set(first + me, s.get(first + me) + 1)
+                if s.get(last) != me:
+                    s.set(last, me)
+                    s.set(changed, s.get(changed) + 1)
 
     pids = start(count, work)
     for me in range(count):
@@ -145,7 +148,8 @@ def turns(url, count, seconds):
     finish(pids)
     for n in had:
         print(n)
-    print("lost", sum(s.get(first + me) for me in range(count)) - s.get(counter))
+    lost = sum(s.get(first + me) for me in range(count)) - s.get(counter)
+    print("lost", lost, "changed", s.get(changed))
 
 
 if __name__ == "__main__":

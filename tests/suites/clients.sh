@@ -58,21 +58,23 @@ test_a_plain_client_and_our_programs_lose_no_update() {
 		import redis, sys, time, uuid
 		r = redis.Redis(unix_socket_path=sys.argv[1]); key, counter = sys.argv[2], sys.argv[3]
 		script = r.register_script(sys.argv[4])
+		open(sys.argv[5], "w")
 		for i in range(60):
 		    t = uuid.uuid4().hex
 		    while not r.set(key, t, nx=True, px=5000): time.sleep(0.002)
-		    n = int(open(counter).read()); time.sleep(0.001); open(counter, "w").write(str(n + 1))
+		    n = int(open(counter).read()); time.sleep(0.004); open(counter, "w").write(str(n + 1))
 		    assert script(keys=[key], args=[t]) == 1
 	S
 	cat >"$W/ours.py" <<-'S'
-		import fcntl, sys, time
+		import fcntl, os, sys, time
+		while not os.path.exists(sys.argv[3]): time.sleep(0.001)
 		for i in range(60):
 		    with open(sys.argv[1], "a") as f:
 		        fcntl.flock(f, fcntl.LOCK_EX)
-		        n = int(open(sys.argv[2]).read()); time.sleep(0.001); open(sys.argv[2], "w").write(str(n + 1))
+		        n = int(open(sys.argv[2]).read()); time.sleep(0.004); open(sys.argv[2], "w").write(str(n + 1))
 	S
-	python3 "$W/plain.py" "$SOCK" "lock:$F" "$c" "$RELEASE" & local p1=$!
-	spawn 1 python3 "$W/ours.py" "$F" "$c"; local p2=$PID
+	python3 "$W/plain.py" "$SOCK" "lock:$F" "$c" "$RELEASE" "$W/shared/begin" & local p1=$!
+	spawn 1 python3 "$W/ours.py" "$F" "$c" "$W/shared/begin"; local p2=$PID
 	wait $p1; assertEquals 0 $?
 	wait $p2; assertEquals 0 $?
 	assertEquals 120 "$(cat "$c")"

@@ -13,6 +13,7 @@ test_sigkill_frees_other_hosts_at_once_when_there_is_a_keeper_from_the_start() {
 		: >"$W/out"
 		spawn 1 NETFLOCK_KEEPER=always NETFLOCK_TTL=20s python3 -c "$HOLD" "$F" >"$W/out"; p=$PID
 		must 'grep -q in $W/out'
+		assertEquals 1 "$(busy "$F")"
 		kill -KILL $p; t0=$(now_ms)
 		wait_until '! held "$F"' 2 || fail "not freed"
 		assertBetween "milliseconds (50 are meant; this machine is busy)" 0 250 $(($(now_ms) - t0))
@@ -131,6 +132,7 @@ test_the_fence_and_the_token_stay_when_a_keeper_takes_over() {
 
 test_never_means_that_no_keeper_is_started() {
 	H 1 NETFLOCK_KEEPER=never NETFLOCK_TTL=1s bash -c "exec 9>$F; flock 9; sleep 3 & exit 0"
+	held "$F" || fail "the lease is expected to run on"
 	assertEquals "" "$(keepers)"
 }
 
