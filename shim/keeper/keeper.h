@@ -18,6 +18,16 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+/* Somebody who has the open file description that `ours` refers to. */
+struct holder {
+    int ours;
+    pid_t pid; /* the last one known, and its descriptor */
+    int fd;
+};
+
+/* holders.c: has any other process that description? */
+bool holder_alive(struct holder *h);
+
 struct kept {
     TAILQ_ENTRY(kept) link;
     bool ended; /* guarded by the file's mutex: the kernel's lock behind it is gone */
@@ -26,8 +36,8 @@ struct kept {
     int identity_len;
     int64_t renewed_ms, tried_ms, deadline_ms;
     int64_t release_at_ms; /* next try to release, once ended */
-    int hold;              /* the lock's own description, held on behalf of the process `parent`; -1 none */
-    int parent_fd;         /* a pidfd of it; -1 none */
+    int hold;              /* the lock's own description, held for whoever has holder.ours; -1 none */
+    struct holder holder;  /* ours == -1: none */
     char fence[NF_FENCE_MAX];
     char token[NF_TOKEN_MAX];
 };

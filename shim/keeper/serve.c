@@ -14,8 +14,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 struct kfile *kfile_new(const struct nf_ho_tenure *m)
 {
@@ -102,7 +100,7 @@ static bool take_on(struct kfile *f, const struct nf_ho_tenure *m)
     k->renewed_ms = m->renewed_ms;
     k->deadline_ms = m->deadline_ms;
     k->hold = m->hold_fd;
-    k->parent_fd = m->hold_fd >= 0 ? (int)syscall(SYS_pidfd_open, m->parent, 0) : -1;
+    k->holder = (struct holder){.ours = m->held_fd, .pid = m->parent, .fd = m->parent_fd};
     (void)strlcpy(k->fence, m->fence, sizeof k->fence);
     (void)strlcpy(k->token, m->token, sizeof k->token);
     kfile_add(f, k);
@@ -146,7 +144,7 @@ static char respond(struct kfile *listener, struct nf_ho_tenure *m, ssize_t n)
 {
     if (!valid(m, n) || find(m) != listener)
         return NF_HO_NO;
-    m->hold_fd = m->fresh_fd = -1; /* those numbers are a new keeper's */
+    m->hold_fd = m->held_fd = m->fresh_fd = -1; /* those numbers are a new keeper's */
     if (m->type == NF_HO_GIVE)
         return take_on(listener, m) ? NF_HO_MINE : NF_HO_NO;
     if (m->type != NF_HO_SYNC)

@@ -12,16 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The process for which we hold a lock has ended: from now on the lock lives without us. */
+static void close_held(struct kept *k)
+{
+    if (k->hold >= 0)
+        (void)nf_sys.close(k->hold);
+    if (k->holder.ours >= 0)
+        (void)nf_sys.close(k->holder.ours);
+    k->hold = k->holder.ours = -1;
+}
+
+/* The last one for which we hold a lock has let go of the description: from now on the lock lives without us. */
 static void let_go(struct kept *k)
 {
-    struct pollfd p = {.fd = k->parent_fd, .events = POLLIN};
-    if (k->hold < 0 || (k->parent_fd >= 0 && nf_sys.poll(&p, 1, 0) == 0))
-        return;
-    (void)nf_sys.close(k->hold);
-    if (k->parent_fd >= 0)
-        (void)nf_sys.close(k->parent_fd);
-    k->hold = k->parent_fd = -1;
+    if (k->hold >= 0 && !holder_alive(&k->holder))
+        close_held(k);
 }
 
 static void drop(struct kfile *f, struct kept *k)
@@ -29,10 +33,7 @@ static void drop(struct kfile *f, struct kept *k)
     pthread_mutex_lock(&f->mu);
     TAILQ_REMOVE(&f->tenures, k, link);
     pthread_mutex_unlock(&f->mu);
-    if (k->hold >= 0)
-        (void)nf_sys.close(k->hold);
-    if (k->parent_fd >= 0)
-        (void)nf_sys.close(k->parent_fd);
+    close_held(k);
     free(k);
 }
 

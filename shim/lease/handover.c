@@ -77,7 +77,7 @@ static bool give_to_existing(const struct nf_tenure *t, struct nf_ho_tenure *m)
 
 /*
  * A stand-in's description dies with the processes that inherited it from us. But a descriptor that we got from our
- * parent, it still has (a shell's `exec 9>file; flock 9`): the lock must live as long as that process.
+ * parent, it still has (a shell's `exec 9>file; flock 9`): the lock must live as long as anybody has that one.
  */
 static bool outlives_us(const struct nf_tenure *t)
 {
@@ -96,7 +96,8 @@ static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m
         files[i] = (struct nf_keeper_fds){.fd = list[i]->shadow >= 0 ? list[i]->shadow : list[i]->fd,
                                           .ofd = list[i]->shadow >= 0,
                                           .fresh = -1,
-                                          .hold = outlives_us(list[i]) ? list[i]->shadow : -1};
+                                          .hold = outlives_us(list[i]) ? list[i]->shadow : -1,
+                                          .held = outlives_us(list[i]) ? list[i]->fd : -1};
     nf_table_unlock();
     int ctl = nf_keeper_spawn(files, n);
     int r = ctl < 0 ? ctl : 0;
@@ -112,7 +113,9 @@ static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m
         nf_table_unlock();
         m->fresh_fd = files[i].fresh;
         m->hold_fd = files[i].hold;
-        m->parent = files[i].hold >= 0 ? getppid() : 0;
+        m->held_fd = files[i].held;
+        m->parent = getppid();
+        m->parent_fd = files[i].held;
         if (r == 0)
             r = send_all(ctl, m, NF_HO_TENURE_SIZE(m->key_len));
     }

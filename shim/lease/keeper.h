@@ -31,7 +31,8 @@ struct nf_keeper_fds {
     int fd;    /* a descriptor of the file whose lock counts */
     bool ofd;  /* it is a stand-in, locked with open file description locks */
     int fresh; /* out: the keeper's own open file description of it, by number; -1 where none could be had */
-    int hold;  /* a copy of fd that the keeper inherits, to keep the lock alive itself; -1: not wanted */
+    int hold;  /* a stand-in that the keeper inherits, to keep its lock alive as long as anybody has `held`; -1: none */
+    int held;  /* the host's own descriptor, likewise */
 };
 
 /* spawn.c: starts a keeper. Returns our end of its control socket, or -errno. */

@@ -21,7 +21,7 @@ int nf_ho_pack(struct nf_ho_tenure *m, enum nf_ho_type type, const struct nf_ten
     m->type = type;
     m->dev = t->lock_dev;
     m->ino = t->lock_ino;
-    m->hold_fd = -1;
+    m->hold_fd = m->held_fd = -1;
     m->ofd = t->shadow >= 0;
     m->renewed_ms = t->renewed_ms;
     m->deadline_ms = t->deadline_ms;

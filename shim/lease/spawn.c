@@ -33,7 +33,7 @@
 
 struct job {
     struct nf_keeper_fds *files;
-    int *keep; /* scratch, 2n + 1 numbers, sorted */
+    int *keep; /* scratch, 3n + 1 numbers, sorted */
     size_t n;
     int ctl;
     int err; /* why there is no keeper: a negative errno */
@@ -104,8 +104,11 @@ static void keep_file(struct nf_keeper_fds *f, int *keep)
 {
     keep[0] = f->fresh = f->fd < 0 ? -1 : open_fresh(f->fd, f->ofd);
     keep[1] = f->hold;
+    keep[2] = f->held;
     if (f->hold >= 0)
         (void)nf_sys.fcntl(f->hold, F_SETFD, 0);
+    if (f->held >= 0)
+        (void)nf_sys.fcntl(f->held, F_SETFD, 0);
 }
 
 static int keeper_main(void *arg)
@@ -116,9 +119,9 @@ static int keeper_main(void *arg)
     char *const envp[] = {NULL};
     (void)syscall(SYS_setsid);
     for (size_t i = 0; i < job->n; i++)
-        keep_file(&job->files[i], &job->keep[2 * i]);
-    job->keep[2 * job->n] = job->ctl;
-    close_others(job->keep, 2 * job->n + 1);
+        keep_file(&job->files[i], &job->keep[3 * i]);
+    job->keep[3 * job->n] = job->ctl;
+    close_others(job->keep, 3 * job->n + 1);
     (void)nf_sys.fcntl(job->ctl, F_SETFD, 0);
     (void)snprintf(number, sizeof number, "%d", job->ctl);
     (void)syscall(SYS_execve, job->path, argv, envp);
@@ -141,7 +144,7 @@ int nf_keeper_spawn(struct nf_keeper_fds *files, size_t n)
 {
     int pair[2];
     struct job *job = calloc(1, sizeof *job);
-    int *keep = calloc(2 * n + 1, sizeof *keep);
+    int *keep = calloc(3 * n + 1, sizeof *keep);
     char *stack = mmap(NULL, 2 * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
     int r = !job || !keep || stack == MAP_FAILED ? -ENOMEM : keeper_path(job->path, sizeof job->path);
     if (r == 0)
