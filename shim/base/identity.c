@@ -67,6 +67,7 @@ int nf_token_make(char *buf, const char *host_extra, dev_t dev, ino_t ino)
     if (r < 0)
         return r;
     arc4random_buf(nonce, sizeof nonce);
+    /* A process may change both its own name and its host's: asked each time. */
     (void)prctl(PR_GET_NAME, comm, 0, 0, 0);
     field(command, sizeof command, comm);
     field(host, sizeof host, uname(&uts) == 0 ? uts.nodename : "");

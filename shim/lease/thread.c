@@ -43,6 +43,7 @@ static bool running;
 static pthread_cond_t wake;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool outage_said;
+static int64_t wakes_ms; /* when the sleeping thread will wake by itself */
 
 static void init_cond(void)
 {
@@ -61,6 +62,7 @@ static void sleep_until(int64_t at_ms, int ttl_ms)
     int cap = ttl_ms / 8 > 250 ? ttl_ms / 8 : 250;
     int left = nf_left_ms(at_ms);
     left = left > cap ? cap : left < 1 ? 1 : left;
+    wakes_ms = nf_now_ms() + left;
     clock_gettime(CLOCK_MONOTONIC, &until);
     int64_t ns = until.tv_nsec + (int64_t)left * 1000000;
     until.tv_sec += ns / 1000000000;
@@ -261,14 +263,18 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* Starts the thread if there is none. Table locked, signals blocked (the thread inherits that). */
-static int ensure_running(void)
+/*
+ * Sees to it that the thread is awake at due_ms, and starts it if there is none. Table locked, signals blocked (the
+ * thread inherits that). To wake it for each lock would cost more than the lock: it wakes in time by itself.
+ */
+static int ensure_running(int64_t due_ms)
 {
     pthread_t thread;
     pthread_attr_t attr;
     pthread_once(&once, init_cond);
     if (running) {
-        pthread_cond_signal(&wake);
+        if (due_ms < wakes_ms)
+            pthread_cond_signal(&wake);
         return 0;
     }
     pthread_attr_init(&attr);
@@ -300,7 +306,7 @@ int nf_lease_add(struct nf_tenure *t)
     nf_table_lock();
     take_out_replaced(t);
     nf_tenure_insert(t);
-    int r = ensure_running();
+    int r = ensure_running(t->renewed_ms + nf_config()->policy.ttl_ms / 3);
     if (r < 0)
         nf_tenure_remove(t);
     nf_table_unlock();
@@ -329,7 +335,7 @@ void nf_lease_orphan(struct nf_names *names, const char *token, char mode, int64
     (void)strncpy(o->token, token, sizeof o->token - 1);
     nf_table_lock();
     TAILQ_INSERT_TAIL(&orphans, o, link);
-    if (ensure_running() < 0) {
+    if (ensure_running(o->next_ms) < 0) {
         TAILQ_REMOVE(&orphans, o, link);
         orphan_free(o);
     }

@@ -8,6 +8,7 @@
 #include "lock/flock.h"
 
 #include "base/clock.h"
+#include "base/fdset.h"
 #include "base/klock.h"
 #include "base/process.h"
 #include "base/real.h"
@@ -144,12 +145,14 @@ static int lock(int fd, int op, struct nf_file *f)
     char mode = (op & ~LOCK_NB) == LOCK_EX ? 'x' : 's';
     struct nf_tenure *prev;
     unsigned forks = nf_fork_count();
-    nf_quiet(&quiet);
-    bool broken = nf_config()->broken;
-    prev = broken ? NULL : nf_lease_of_fd(fd, f->dev, f->ino);
-    nf_loud(&quiet);
-    if (broken)
+    if (nf_config()->broken)
         return -ENOLCK; /* said when the configuration was read */
+    prev = NULL;
+    if (nf_tenure_count() > 0) {
+        nf_quiet(&quiet);
+        prev = nf_lease_of_fd(fd, f->dev, f->ino);
+        nf_loud(&quiet);
+    }
     int r = local_lock(fd, op, f, prev);
     if (r < 0) {
         drop_shadow(f);
@@ -193,23 +196,42 @@ static void unlocked(struct nf_tenure *t, const struct nf_file *f)
         unref(t);
 }
 
-static int unlock(int fd, int op)
+/* The tenure that fd is known to stand for, without a look at its name; NULL if that takes a closer look. */
+static struct nf_tenure *known(int fd, struct nf_file *f)
 {
-    struct nf_file f;
+    struct stat st;
+    if (!nf_watched(fd) || nf_tenure_count() == 0 || nf_sys.fstat(fd, &st) < 0)
+        return NULL;
+    struct nf_tenure *t = nf_lease_of_fd(fd, st.st_dev, st.st_ino);
+    if (!t)
+        return NULL;
+    f->dev = f->lock_dev = st.st_dev;
+    f->ino = f->lock_ino = st.st_ino;
+    f->shadow = -1;
+    f->key_len = t->names->key_len < sizeof f->key ? t->names->key_len : 0;
+    memcpy(f->key, t->names->key, f->key_len + 1);
+    return t;
+}
+
+/* `matched`: *f is filled in; else fd is one that a tenure is known by. */
+static int unlock(int fd, int op, struct nf_file *f, bool matched)
+{
     struct nf_quiet quiet;
-    if (nf_match(fd, &f) != NF_MATCH_YES)
-        return real_flock(fd, op);
     nf_quiet(&quiet);
-    struct nf_tenure *t = nf_lease_of_fd(fd, f.dev, f.ino);
+    struct nf_tenure *t = matched ? nf_lease_of_fd(fd, f->dev, f->ino) : known(fd, f);
+    if (!t && !matched && nf_match(fd, f) != NF_MATCH_YES) {
+        nf_loud(&quiet);
+        return real_flock(fd, op);
+    }
     int r = t && t->shadow >= 0 ? nf_klock(t->shadow, LOCK_UN, true) : real_flock(fd, op);
-    if (r < 0 && nf_shadow_allowed(nf_config(), r, &f))
+    if (r < 0 && nf_shadow_allowed(nf_config(), r, f))
         r = 0; /* there is no such lock, so it is unlocked */
     if (r == 0 && t) {
-        f.lock_dev = t->lock_dev;
-        f.lock_ino = t->lock_ino;
+        f->lock_dev = t->lock_dev;
+        f->lock_ino = t->lock_ino;
     }
     if (r == 0 && (t || nf_config()->policy.keeper != NF_KEEPER_NEVER))
-        unlocked(t, &f);
+        unlocked(t, f);
     else if (t)
         unref(t);
     nf_loud(&quiet);
@@ -220,10 +242,19 @@ int nf_flock(int fd, int op)
 {
     struct nf_file f;
     int kind = op & ~LOCK_NB;
+    if (kind != LOCK_EX && kind != LOCK_SH && kind != LOCK_UN)
+        return real_flock(fd, op); /* the kernel says EINVAL */
+    bool held = kind == LOCK_UN && nf_watched(fd) && nf_tenure_count() > 0;
+    /* First of all: most calls of most programs are none of our business. */
+    enum nf_match match = held ? NF_MATCH_YES : nf_match(fd, &f);
+    if (match == NF_MATCH_NO || (match == NF_MATCH_DOUBT && kind == LOCK_UN))
+        return real_flock(fd, op);
+    if (match == NF_MATCH_DOUBT)
+        return -ENOLCK;
     switch (nf_process_where()) {
     case NF_VFORK_CHILD:
         /* It shares its parent's memory: our state is not its own to change. */
-        return kind != LOCK_UN && nf_match(fd, &f) != NF_MATCH_NO ? -ENOLCK : real_flock(fd, op);
+        return kind == LOCK_UN ? real_flock(fd, op) : -ENOLCK;
     case NF_FORKED:
         nf_lease_fork_child();
         nf_process_adopt();
@@ -231,17 +262,5 @@ int nf_flock(int fd, int op)
     case NF_HOME:
         break;
     }
-    if (kind == LOCK_UN)
-        return unlock(fd, op);
-    if (kind != LOCK_EX && kind != LOCK_SH)
-        return real_flock(fd, op); /* the kernel says EINVAL */
-    switch (nf_match(fd, &f)) {
-    case NF_MATCH_YES:
-        return lock(fd, op, &f);
-    case NF_MATCH_DOUBT:
-        return -ENOLCK;
-    case NF_MATCH_NO:
-        break;
-    }
-    return real_flock(fd, op);
+    return kind == LOCK_UN ? unlock(fd, op, &f, !held) : lock(fd, op, &f);
 }

@@ -1,16 +1,19 @@
 -- Asks for a file. The caller holds its host's kernel lock in the same mode, so that any other token of the same
 -- identity that excludes it is stale, and is adopted.
 -- KEYS: lock, fence, queue, alive
--- ARGV: token, identity ('' = adopt nothing), mode x|s, ttl ms, wait 0|1, ms a waiter counts as alive, grant ms
+-- ARGV: token, length of its identity (0 = adopt nothing), mode x|s, ttl ms, wait 0|1
 -- Returns {1, fence}, or {0, mode of the holder, a holder's token, ms left (-1: for ever), waiters before me}
 -- Asking again with the same token confirms a grant, keeps a place in the queue, and repeats a lost answer.
 local key, fence_key, queue, alive = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token, identity, mode, ttl, wait = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
+local token, mode, ttl, wait = ARGV[1], ARGV[3], ARGV[4], ARGV[5] == '1'
 --#include fence.lua
 if mode == 'x' and not (wait and redis.call('EXISTS', queue) == 1) and redis.call('SET', key, token, 'NX', 'PX', ttl) then
     return {1, next_fence(fence_key)}
 end
 --#include grant.lua
+ttl = tonumber(ttl)
+local alive_ms, grant_ms = 7000, math.min(ttl, 1500)
+local identity = string.sub(token, 1, tonumber(ARGV[2]))
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local me = mode .. ':' .. token
@@ -72,7 +75,6 @@ if not wait or joins then
         return {1, next_fence(fence_key)}
     end
 else
-    local alive_ms = tonumber(ARGV[6])
     if not redis.call('ZSCORE', queue, me) then
         local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
         local arrival = t[1] * 1000000 + t[2]
@@ -82,7 +84,7 @@ else
     redis.call('ZADD', alive, now + alive_ms, me)
     redis.call('PEXPIRE', queue, alive_ms)
     redis.call('PEXPIRE', alive, alive_ms)
-    grant_waiters(key, fence_key, queue, alive, tonumber(ARGV[7]), token)
+    grant_waiters(key, fence_key, queue, alive, grant_ms, token)
     done = confirmed()
     if done then return done end
     kind = redis.call('TYPE', key)['ok']

@@ -41,7 +41,7 @@ struct nf_names *nf_names_make(const char *key, size_t len)
     return n;
 }
 
-int nf_grant_ms(const struct nf_policy *p)
+static int grant_ms(const struct nf_policy *p)
 {
     return p->ttl_ms < 1500 ? p->ttl_ms : 1500;
 }
@@ -122,24 +122,20 @@ static bool never_connected(int err)
 void nf_op_acquire(const struct nf_config *c, const struct nf_request *q, int64_t deadline_ms, struct nf_answer *a)
 {
     char ttl[16];
-    char alive[16];
-    char grant[16];
+    char identity[16];
     const struct nf_names *n = q->names;
     struct nf_script_call call = {.script = &nf_script_acquire, .n_keys = 4};
     (void)snprintf(ttl, sizeof ttl, "%d", c->policy.ttl_ms);
-    (void)snprintf(alive, sizeof alive, "%d", NF_WAITER_ALIVE_MS);
-    (void)snprintf(grant, sizeof grant, "%d", nf_grant_ms(&c->policy));
+    (void)snprintf(identity, sizeof identity, "%d", q->identity_len);
     nf_cmd_add(&call.args, n->key, n->key_len);
     nf_cmd_add(&call.args, n->fence, n->fence_len);
     nf_cmd_add(&call.args, n->queue, n->queue_len);
     nf_cmd_add(&call.args, n->alive, n->alive_len);
     nf_cmd_str(&call.args, q->token);
-    nf_cmd_add(&call.args, q->token, (size_t)q->identity_len);
+    nf_cmd_str(&call.args, identity);
     nf_cmd_add(&call.args, &q->mode, 1);
     nf_cmd_str(&call.args, ttl);
     nf_cmd_str(&call.args, q->wait ? "1" : "0");
-    nf_cmd_str(&call.args, alive);
-    nf_cmd_str(&call.args, grant);
     redisReply *reply = NULL;
     a->sent_ms = nf_now_ms();
     int r = nf_script_run(&c->redis, &call, 1, &reply, deadline_ms, a->why, sizeof a->why);
@@ -159,7 +155,7 @@ int nf_op_release(const struct nf_redis_opts *o, const struct nf_policy *p, cons
     char grant[16];
     const struct nf_names *n = q->names;
     struct nf_script_call call = {.script = &nf_script_release, .n_keys = 4};
-    (void)snprintf(grant, sizeof grant, "%d", nf_grant_ms(p));
+    (void)snprintf(grant, sizeof grant, "%d", grant_ms(p));
     nf_cmd_add(&call.args, n->key, n->key_len);
     nf_cmd_add(&call.args, n->fence, n->fence_len);
     nf_cmd_add(&call.args, n->queue, n->queue_len);

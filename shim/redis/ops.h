@@ -53,9 +53,7 @@ struct nf_request {
     bool wait;        /* queue me when busy */
 };
 
-/* How long a granted waiter has to confirm, and how long a silent one keeps its place. */
-int nf_grant_ms(const struct nf_policy *p);
-#define NF_WAITER_ALIVE_MS 7000
+/* A waiter asks again at least so often: well before the 7 s after which the script takes a silent one for dead. */
 #define NF_WAITER_POLL_MS 2600
 
 void nf_op_acquire(const struct nf_config *c, const struct nf_request *q, int64_t deadline_ms, struct nf_answer *a);

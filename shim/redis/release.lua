@@ -14,7 +14,7 @@ else
     local n = redis.pcall('ZREM', key, token)
     if n == 1 then held = 1 end
 end
-if held == 1 and redis.call('EXISTS', fence_key) == 1 then redis.call('INCR', fence_key) end
+if held == 1 and redis.call('INCR', fence_key) == 1 then redis.call('DEL', fence_key) end
 if ARGV[3] == '1' then
     redis.call('ZREM', queue, mode .. ':' .. token)
     redis.call('ZREM', alive, mode .. ':' .. token)

@@ -109,9 +109,13 @@ test_status_says_who_holds_and_who_waits() {
 	assertContains "$(j "${L}[0].keys()")" key
 	assertEquals "lock:$F" "$(j "${L}[0]['key']")"
 	assertTrue "mode: $(cat "$W/json")" '[ "$(j "${L}[0][\"mode\"]")" = exclusive ]'
-	for x in host pid command age ttl fence; do
-		assertTrue "JSON has $x: $(cat "$W/json")" "grep -qi '\"[a-z_]*$x[a-z_]*\":\\|left' $W/json"
-	done
+	# Who, since when, for how long, and under which fencing token.
+	local h="${L}[0]['holders'][0]"
+	assertEquals "host1 $p flock" "$(j "'%s %s %s' % (${h}['host'], ${h}['pid'], ${h}['command'])")"
+	assertBetween "age, ms" 0 30000 "$(j "${h}['age_ms']")"
+	assertBetween "time left, ms" 1 3000 "$(j "${h}['left_ms']")"
+	assertEquals "$(R get "netflock:{lock:$F}:fence")" "$(j "${h}['fence']")"
+	assertEquals "host2 $w" "$(j "'%s %s' % (${L}[0]['waiters'][0]['host'], ${L}[0]['waiters'][0]['pid'])")"
 	assertTrue "$(cat "$W/json")" "grep -q '\"pid\": *$p\\b' $W/json"
 	kill $w
 }
