@@ -11,7 +11,6 @@
 #include "base/sleep.h"
 #include "lease/keeper.h"
 #include "lease/lease.h"
-#include "redis/pool.h"
 
 #include <bsd/stdlib.h>
 #include <errno.h>
@@ -80,7 +79,6 @@ enum { LOCAL_ONLY = 1 };
 /* 0: granted (see *a). LOCAL_ONLY. -errno: nothing is held; what may be left is withdrawn. */
 static int ask(const struct nf_config *c, struct nf_request *q, bool nonblock, const sigset_t *mask, struct nf_answer *a, bool *waited)
 {
-    struct nf_conn *conn = NULL;
     int down_ms = 20;
     int foreign_ms = 20;
     bool asked = false;
@@ -103,7 +101,7 @@ static int ask(const struct nf_config *c, struct nf_request *q, bool nonblock, c
             down_ms = 20;
             r = nonblock ? -EWOULDBLOCK : nf_sigs_interrupting(mask) ? -EINTR : 0;
             if (r == 0)
-                r = nf_op_wait(&c->redis, q, &conn, patience_ms(a, &foreign_ms), mask, a);
+                r = nf_op_wait(&c->redis, q, patience_ms(a, &foreign_ms), mask, a);
             if (r == 0)
                 continue;
             if (r == -EINTR || r == -EWOULDBLOCK)
@@ -118,10 +116,6 @@ static int ask(const struct nf_config *c, struct nf_request *q, bool nonblock, c
         if (r != 0)
             break;
     }
-    if (conn && r == 0)
-        nf_pool_put(conn);
-    else if (conn)
-        nf_pool_drop(conn);
     if (r != 0 && asked && r != -EWOULDBLOCK)
         withdraw(c, q, a->outcome == NF_BUSY);
     return r;

@@ -240,8 +240,7 @@ int nf_op_renew(const struct nf_redis_opts *o, const struct nf_policy *p, struct
     return err;
 }
 
-int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, struct nf_conn **conn, int ms, const sigset_t *mask,
-               struct nf_answer *a)
+int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, int ms, const sigset_t *mask, struct nf_answer *a)
 {
     char seconds[24];
     struct nf_cmd pop = {0};
@@ -261,23 +260,25 @@ int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, struct
     nf_cmd_add(&pop, list, list_len);
     nf_cmd_str(&pop, seconds);
     int64_t deadline = nf_now_ms() + o->timeout_ms;
-    if (!*conn)
-        *conn = nf_pool_take(o, deadline, &reused, &err, a->why, sizeof a->why);
-    if (*conn) {
-        err = nf_conn_send(*conn, &pop, 1, deadline);
+    struct nf_conn *conn = nf_pool_take(o, deadline, &reused, &err, a->why, sizeof a->why);
+    if (conn) {
+        err = nf_conn_send(conn, &pop, 1, deadline);
         if (err == 0) {
             nf_sigs_restore(mask);
-            err = nf_conn_wait_reply(*conn, &reply);
+            err = nf_conn_wait_reply(conn, &reply);
             nf_sigs_block(NULL);
         }
         if (err == 0 && reply->type == REDIS_REPLY_ERROR) {
             set_error(a, classify(reply->str), reply->str);
             err = a->outcome == NF_REFUSED ? -EACCES : -EAGAIN;
         }
-        if (err < 0) {
-            nf_pool_drop(*conn);
-            *conn = NULL;
-        }
+        /* Given back before the grant is confirmed: that takes the same connection. */
+        if (err == 0)
+            nf_pool_put(conn);
+        else
+            nf_pool_drop(conn);
+        if (err < 0 && !reply)
+            (void)strlcpy(a->why, "the connection was closed", sizeof a->why);
     }
     freeReplyObject(reply);
     free(list);

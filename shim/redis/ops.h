@@ -79,11 +79,10 @@ int nf_op_renew(const struct nf_redis_opts *o, const struct nf_policy *p, struct
                 size_t why_size);
 
 /*
- * Sleeps until the waiter's turn may have come, at most ms, on a connection of its own (*conn, opened on first use,
- * NULL after trouble). Called with the host's signal mask `mask`, which it sets around the one blocking call.
+ * Sleeps until the waiter's turn may have come, at most ms, on a connection of its own. `mask` is the host's signal
+ * mask, which is set around the one blocking call.
  * 0: ask again. -EINTR: a handler without SA_RESTART ran. Another -errno: Redis is away.
  */
-int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, struct nf_conn **conn, int ms, const sigset_t *mask,
-               struct nf_answer *a);
+int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, int ms, const sigset_t *mask, struct nf_answer *a);
 
 #endif
