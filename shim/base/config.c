@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <unistd.h>
 
 #define CONF_PATH "/etc/netflock.conf"
 #define CONF_MAX 65536
@@ -199,11 +200,30 @@ void nf_config_fork_child(void)
     (void)pthread_mutex_init(&mu, NULL);
 }
 
+static bool switched_off(void)
+{
+    const char *off = env("NETFLOCK_DISABLE");
+    return off && (strcmp(off, "1") == 0 || strcmp(off, "yes") == 0);
+}
+
+bool nf_config_maybe(void)
+{
+    static atomic_int known; /* 0 not asked yet, 1 no, 2 perhaps */
+    int k = atomic_load_explicit(&known, memory_order_relaxed);
+    if (k == 0) {
+        int saved = errno;
+        bool maybe = !switched_off() && (env("NETFLOCK_PREFIX") || env("NETFLOCK_CONF") || access(CONF_PATH, F_OK) == 0);
+        errno = saved;
+        k = maybe ? 2 : 1;
+        atomic_store_explicit(&known, k, memory_order_relaxed);
+    }
+    return k == 2;
+}
+
 bool nf_config_prefixes(struct nf_config **out)
 {
     if (atomic_load_explicit(&stage, memory_order_acquire) < 1) {
-        const char *off = env("NETFLOCK_DISABLE");
-        if (off && (strcmp(off, "1") == 0 || strcmp(off, "yes") == 0))
+        if (!nf_config_maybe())
             return false;
         advance(1);
     }

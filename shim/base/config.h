@@ -54,6 +54,12 @@ struct nf_config {
 /* True if a prefix may be configured at all: one getenv, and no file if the environment has one. */
 bool nf_config_prefixes(struct nf_config **out);
 
+/*
+ * Cheap, for the constructor: is netflock perhaps configured at all? A few getenv(), at most one access(), the first time;
+ * the answer stays: a program that starts without netflock goes on without it.
+ */
+bool nf_config_maybe(void);
+
 /* The whole configuration; errors have been logged. Never NULL. */
 const struct nf_config *nf_config(void);
 

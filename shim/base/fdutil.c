@@ -110,7 +110,7 @@ int nf_fd_find(dev_t dev, ino_t ino, bool (*skip)(int fd), int (*test)(int fd, l
     return found;
 }
 
-int nf_inode_flocked(ino_t ino)
+int nf_inode_locked(ino_t ino, bool ofd)
 {
     char buf[4096];
     size_t have = 0;
@@ -125,8 +125,10 @@ int nf_inode_flocked(ino_t ino)
         char *line = buf;
         for (char *nl; !found && (nl = strchr(line, '\n')); line = nl + 1) {
             unsigned long ino_found;
+            char type[8];
             *nl = 0;
-            found = sscanf(line, "%*d: FLOCK %*s %*s %*d %*x:%*x:%lu", &ino_found) == 1 && ino_found == ino;
+            found = sscanf(line, "%*d: %7s %*s %*s %*d %*x:%*x:%lu", type, &ino_found) == 2 && ino_found == ino &&
+                    strcmp(type, ofd ? "OFDLCK" : "FLOCK") == 0;
         }
         have = strlen(line);
         memmove(buf, line, have);

@@ -125,7 +125,7 @@ void nf_prefix_resolve(struct nf_prefix *p)
             char *copy = strdup(buf);
             if (copy) {
                 p->kernel_len = (size_t)n;
-                p->kernel = copy;
+                __atomic_store_n(&p->kernel, copy, __ATOMIC_RELEASE); /* other threads may be matching */
             }
         }
     }
@@ -143,8 +143,9 @@ const struct nf_prefix *nf_prefix_match(const struct nf_config *c, const char *p
     size_t best_len = 0;
     for (size_t i = 0; i < c->n_prefix; i++) {
         const struct nf_prefix *p = &c->prefix[i];
-        const char *name = p->kernel ? p->kernel : p->path;
-        size_t len = p->kernel ? p->kernel_len : p->path_len;
+        const char *kernel = __atomic_load_n(&p->kernel, __ATOMIC_ACQUIRE);
+        const char *name = kernel ? kernel : p->path;
+        size_t len = kernel ? p->kernel_len : p->path_len;
         if (below(path, name, len) && (!best || len > best_len)) {
             best = p;
             best_len = len;

@@ -101,7 +101,8 @@ static void set_preload(const char *library)
     const char *old = getenv("LD_PRELOAD");
     old = old ? old : "";
     char *list = need(malloc(strlen(library) + strlen(old) + 2));
-    size_t n = (size_t)sprintf(list, "%s", library);
+    size_t n = strlen(library);
+    memcpy(list, library, n + 1);
     for (const char *p = old; *p;) {
         size_t len = strcspn(p, " :");
         if (entry_is(p, len, library)) {

@@ -2,6 +2,7 @@
  * What happens when the library is loaded and when the program ends: as little as possible. No thread, no socket, no
  * file; nothing that a program which locks nothing of ours could notice.
  */
+#include "base/config.h"
 #include "base/fdset.h"
 #include "base/log.h"
 #include "base/process.h"
@@ -17,10 +18,12 @@ __attribute__((constructor)) static void loaded(void)
     nf_real_init();
     nf_log_start();
     nf_process_adopt();
-    /* What is open now came from our parent, which may still have it. */
-    nf_shared_mark(true);
-    nf_inherited_mark();
-    (void)pthread_atfork(nf_fork_prepare, nf_fork_parent, nf_fork_child);
+    if (nf_config_maybe()) {
+        /* What is open now came from our parent, which may still have it. */
+        nf_shared_mark(true);
+        nf_inherited_mark();
+        (void)pthread_atfork(nf_fork_prepare, nf_fork_parent, nf_fork_child);
+    }
     errno = saved;
 }
 

@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -129,6 +130,8 @@ static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m
     return r;
 }
 
+static atomic_bool failure_said; /* once is enough: a program may fork often */
+
 int nf_keeper_give(struct nf_tenure **list, size_t n)
 {
     size_t left = 0;
@@ -147,7 +150,7 @@ int nf_keeper_give(struct nf_tenure **list, size_t n)
     }
     if (r == 0 && left)
         r = give_to_new(rest, left, m);
-    if (r < 0)
+    if (r < 0 && !atomic_exchange(&failure_said, true))
         nf_log(NF_LOG_ERROR, "netflock-keeper could not take over %s (error %d): the lock will not outlive this process",
                n ? list[0]->names->key : "", -r);
     free(m);

@@ -47,7 +47,7 @@ void nf_close_begin(int fd, struct nf_closing *c)
         return;
     nf_quiet(&quiet);
     struct nf_tenure *t = c->tenure = claim(fd);
-    bool shared = t && nf_shared(fd);
+    bool shared = (c->shared = t && nf_shared(fd));
     nf_shared_forget(fd);
     c->other = t && t->shadow >= 0 ? nf_shadow_other(fd, t->dev, t->ino) : -ENOENT;
     if (t) {
@@ -74,8 +74,10 @@ void nf_close_end(struct nf_closing *c)
     int other = t->shadow >= 0 ? c->other : nf_lease_other_fd(t);
     nf_table_lock();
     t->deciding = false;
-    bool ended = t->listed && other == -ENOENT;
     bool kept = t->kept;
+    /* Shared, and no keeper could be had: nothing but a look at all the machine's locks can tell. */
+    bool unsure = t->listed && other == -ENOENT && c->shared && !kept;
+    bool ended = t->listed && other == -ENOENT && !unsure;
     if (t->listed && other >= 0)
         nf_tenure_set_fd(t, other);
     if (ended && kept)
@@ -85,6 +87,8 @@ void nf_close_end(struct nf_closing *c)
         (void)nf_keeper_sync(t->dev, t->ino, t->names->key, t->names->key_len, KEEPER_WAIT_MS);
     else if (ended)
         nf_lease_end(t);
+    else if (unsure)
+        (void)nf_lease_verify(t);
     nf_table_lock();
     nf_tenure_unref(t);
     nf_table_unlock();
@@ -96,6 +100,8 @@ void nf_close_share(int fd)
 {
     struct nf_quiet quiet;
     int saved = errno;
+    if (!nf_config_maybe())
+        return;
     nf_shared_add(fd);
     if (nf_tenure_count() > 0 && nf_process_where() == NF_HOME && nf_config()->policy.keeper != NF_KEEPER_NEVER) {
         struct stat st;

@@ -9,6 +9,7 @@ struct nf_tenure;
 struct nf_closing {
     struct nf_tenure *tenure; /* NULL: nothing of ours */
     int other;                /* for a tenure with a stand-in: another descriptor like the one to be closed, or -errno */
+    int shared;               /* another process may have the description */
     int errno_saved;
 };
 

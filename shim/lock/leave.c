@@ -71,6 +71,8 @@ static void give(bool inheritable_only)
 
 void nf_spawn_prepare(void)
 {
+    if (!nf_config_maybe())
+        return;
     nf_shared_mark(true);
     nf_fork_counted();
     if (nf_tenure_count() > 0) {
@@ -85,6 +87,8 @@ void nf_spawn_prepare(void)
  */
 void nf_exec_prepare(void)
 {
+    if (!nf_config_maybe())
+        return;
     bool child = nf_process_where() == NF_VFORK_CHILD;
     if (child) {
         nf_shared_mark(true);

@@ -86,7 +86,7 @@ static enum nf_match doubt(const char *why)
 static void resolve_prefixes(struct nf_config *c)
 {
     for (size_t i = 0; i < c->n_prefix; i++)
-        if (!c->prefix[i].kernel)
+        if (!__atomic_load_n(&c->prefix[i].kernel, __ATOMIC_ACQUIRE))
             nf_prefix_resolve(&c->prefix[i]);
 }
 
