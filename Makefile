@@ -29,7 +29,7 @@ CLI_SRC := $(BASE) $(REDIS) $(CLI)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
-.PHONY: all help demo test test-asan bench lint format-check install uninstall packages packages-demo clean
+.PHONY: all help demo test test-asan bench lint format-check install uninstall packages packages-demo packages-lint clean
 all: $(BUILD)/libnetflock.so $(BUILD)/netflock-keeper $(BUILD)/netflock
 
 help:
@@ -43,6 +43,8 @@ help:
 # As root these install what Debian packages are missing; otherwise they say which.
 packages-demo:
 	@sh tests/install-packages tests/packages-demo.txt
+packages-lint:
+	@sh tests/install-packages tests/packages-lint.txt
 packages:
 	@sh tests/install-packages tests/packages.txt
 
@@ -59,7 +61,7 @@ bench: packages
 	@$(MAKE) --no-print-directory all
 	@bash tests/bench/run
 
-lint: packages
+lint: packages-lint
 	@sh tests/lint
 
 $(BUILD)/gen/scripts.inc: $(wildcard shim/redis/*.lua) shim/redis/lua2c.sh

@@ -94,11 +94,18 @@ static bool file_is_safe(int fd, const char *path)
         return true;
     if (nf_sys.fstat(fd, &st) == 0 && st.st_uid == 0 && (st.st_mode & 022) == 0)
         return true;
-    nf_log(NF_LOG_ERROR, "%s is not used by a set-uid program: it must belong to root and be writable by nobody else", path);
+    config.broken = true;
+    nf_log(NF_LOG_ERROR,
+           "%s is not trusted by a set-uid program: it must belong to root and be writable by nobody else. Locks under its prefix fail "
+           "(ENOLCK) until this is mended",
+           path);
     return false;
 }
 
-/* Reads the file twice over: the log settings and all the rest, then the prefixes, whose errors need the log. */
+/*
+ * Reads the file twice over: the log settings and all the rest, then the prefixes, whose errors need the log. Of a file
+ * that is not to be trusted only the prefixes are read: locks below them are refused.
+ */
 static void read_file(void)
 {
     const char *named = env("NETFLOCK_CONF");
@@ -119,9 +126,9 @@ static void read_file(void)
     if (n < 0 || n == CONF_MAX - 1) {
         config.broken = true;
         config.short_of_resources = nf_config_passing((int)n);
-        nf_log(NF_LOG_ERROR, "%s cannot be read, or is longer than 64 KB", path);
+        nf_log(NF_LOG_ERROR, "%s cannot be read, or is longer than 64 KB. Locks under the prefix fail (ENOLCK) until this is mended", path);
     }
-    for (int pass = 0; pass < 2 && safe && n > 0; pass++) {
+    for (int pass = safe ? 0 : 1; pass < 2 && n > 0; pass++) {
         char line[8192];
         char origin[NF_LOG_PATH_MAX];
         const char *p = text;
@@ -136,7 +143,7 @@ static void read_file(void)
                 read_line(line, origin, pass == 1);
             } else if (pass == 0) {
                 config.broken = true;
-                nf_log(NF_LOG_ERROR, "%sthe line is too long", origin);
+                nf_log(NF_LOG_ERROR, "%sthe line is too long. Locks under the prefix fail (ENOLCK) until this is mended", origin);
             }
             p += len + 1;
         }

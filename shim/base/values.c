@@ -254,7 +254,7 @@ static const struct var {
     {"host", set_host, "1 to 64 letters, digits, dots, dashes or underscores"},
     {"log", set_log, "stderr, syslog or an absolute path"},
     {"log_level", set_log_level, "error, warn, info or debug"},
-    {"disable", set_disable, "0 or 1"},
+    {"disable", set_disable, "0, 1, no or yes"},
 };
 
 const char *nf_config_var(size_t i, const char **allowed)

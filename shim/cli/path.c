@@ -8,6 +8,7 @@
 #include "base/prefix.h"
 #include "base/sys.h"
 
+#include <bsd/string.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -67,7 +68,7 @@ static int kernel_name(const char *path, char *out, int links)
             return kernel_name(target, out, links - 1);
         if (snprintf(out, PATH_MAX, "%s/%s", folder, target) >= PATH_MAX)
             return -ENAMETOOLONG;
-        (void)strcpy(target, out);
+        (void)strlcpy(target, out, sizeof target);
         return kernel_name(target, out, links - 1);
     }
     r = opened_name(folder, O_DIRECTORY, out);

@@ -211,7 +211,7 @@ bool program_reachable(const char *path, char *why, size_t size)
 
 bool library_usable(const char *path, char *why, size_t size)
 {
-    struct elf e;
+    struct elf e = {0};
     struct statvfs vfs;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     int r = fd < 0 ? -errno : elf_read(fd, &e);

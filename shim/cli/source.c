@@ -216,7 +216,7 @@ static int fill_batch(struct source *s, struct lock *locks, size_t n, char *why,
 {
     struct nf_names *names[BATCH];
     struct nf_cmd *cmds = need(calloc(n * PER_KEY + 1, sizeof *cmds));
-    redisReply **replies = need(calloc(n * PER_KEY + 1, sizeof *replies));
+    redisReply **replies = need(calloc(n * PER_KEY + 1, sizeof(redisReply *)));
     size_t n_cmds = 1;
     nf_cmd_str(&cmds[0], "TIME");
     for (size_t i = 0; i < n; i++) {

@@ -106,6 +106,11 @@ static int ask(const struct nf_config *c, struct nf_request *q, bool nonblock, c
                 continue;
             if (r == -EINTR || r == -EWOULDBLOCK)
                 break;
+            if (r == -EACCES) {
+                nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): Redis says to BLPOP: %s", q->names->key, a->why);
+                r = -ENOLCK;
+                break;
+            }
             a->outcome = NF_DOWN;
         }
         asked = asked || a->reached;
@@ -117,7 +122,7 @@ static int ask(const struct nf_config *c, struct nf_request *q, bool nonblock, c
             break;
     }
     if (r != 0 && asked && r != -EWOULDBLOCK)
-        withdraw(c, q, a->outcome == NF_BUSY);
+        withdraw(c, q, a->outcome != NF_DOWN);
     return r;
 }
 

@@ -129,6 +129,9 @@ enum nf_match nf_match(int fd, struct nf_file *out)
         strip_deleted(name, &st);
         resolve_prefixes(c);
         const struct nf_prefix *p = nf_prefix_match(c, name, &rest);
+        /* Whether all is switched off may stand in the file, which is read now at the latest. */
+        if (p && nf_config()->disabled)
+            goto out;
         if (p) {
             out->dev = out->lock_dev = st.st_dev;
             out->ino = out->lock_ino = st.st_ino;

@@ -63,6 +63,9 @@ static enum nf_outcome classify(const char *error)
 static void set_error(struct nf_answer *a, enum nf_outcome outcome, const char *text)
 {
     a->outcome = outcome;
+    /* A server that wants a password refuses our longer commands before it gets to saying so plainly. */
+    if (strstr(text, "unauthenticated"))
+        text = "NOAUTH a password is needed (NETFLOCK_URL or NETFLOCK_PASSWORD_FILE)";
     (void)strlcpy(a->why, text, sizeof a->why);
 }
 

@@ -44,5 +44,6 @@ int main(int argc, char **argv)
             if (flock(fd[i], LOCK_UN) < 0 || close(fd[i]) < 0)
                 die(path);
     }
+    free(fd);
     return 0;
 }

@@ -27,7 +27,7 @@
 
 struct shared {
     atomic_int ready;
-    atomic_int go; /* 1: run, 2: stop */
+    atomic_int go;                  /* 1: run, 2: stop */
     atomic_int held, waiting, done; /* the round, from 1 on */
     int64_t called[ROUNDS_MAX], released[ROUNDS_MAX], granted[ROUNDS_MAX], ping[ROUNDS_MAX];
     volatile long counter, changed; /* of the one that holds the lock */

@@ -108,5 +108,6 @@ int main(int argc, char **argv)
            evals / (count * wall / period), evals > 0 ? (b.commands - a.commands) / evals : 0.0, rss, used, take_us);
     for (int i = 0; i < count; i++)
         (void)flock(fd[i], LOCK_UN);
+    free(fd);
     return 0;
 }

@@ -56,5 +56,7 @@ int main(int argc, char **argv)
     }
     printf("%.1f %.1f", USEC(quantile(with, n, 0.5)), USEC(quantile(without, n, 0.5)));
     printf(" %.1f %.1f\n", USEC(quantile(with, n, 0.99)), USEC(quantile(without, n, 0.99)));
+    free(a);
+    free(b);
     return 0;
 }

@@ -13,20 +13,20 @@
 
 __attribute__((constructor)) static void early(void)
 {
-	const char *path = getenv("EARLY_FILE"), *out = getenv("EARLY_OUT");
-	int fd, r, err;
-	FILE *f;
+    const char *path = getenv("EARLY_FILE"), *out = getenv("EARLY_OUT");
+    int fd, r, err;
+    FILE *f;
 
-	if (!path || !out)
-		return;
-	fd = open(path, O_RDWR | O_CREAT, 0666);
-	r = flock(fd, LOCK_EX | LOCK_NB);
-	err = errno;
-	f = fopen(out, "w");
-	if (f) {
-		fprintf(f, "%s\n", r == 0 ? "OK" : strerrorname_np(err));
-		fclose(f);
-	}
-	if (getenv("EARLY_CLOSE"))
-		close(fd);
+    if (!path || !out)
+        return;
+    fd = open(path, O_RDWR | O_CREAT, 0666);
+    r = flock(fd, LOCK_EX | LOCK_NB);
+    err = errno;
+    f = fopen(out, "w");
+    if (f) {
+        fprintf(f, "%s\n", r == 0 ? "OK" : strerrorname_np(err));
+        fclose(f);
+    }
+    if (getenv("EARLY_CLOSE"))
+        close(fd);
 }

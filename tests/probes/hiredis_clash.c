@@ -13,13 +13,13 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#define TRAP(name)                                                                                                     \
-	void *name(void);                                                                                              \
-	void *name(void)                                                                                               \
-	{                                                                                                              \
-		fputs("the host's " #name " was called\n", stderr);                                                    \
-		abort();                                                                                               \
-	}
+#define TRAP(name)                                          \
+    void *name(void);                                       \
+    void *name(void)                                        \
+    {                                                       \
+        fputs("the host's " #name " was called\n", stderr); \
+        abort();                                            \
+    }
 TRAP(redisFormatCommandArgv)
 TRAP(redisvFormatCommand)
 TRAP(redisFormatSdsCommandArgv)
@@ -39,21 +39,21 @@ TRAP(strtonum)
 
 int main(int argc, char **argv)
 {
-	int fd;
+    int fd;
 
-	if (argc < 2)
-		return 2;
-	if (!dlopen("libhiredis.so.0.14", RTLD_NOW | RTLD_GLOBAL)) {
-		fputs(dlerror(), stderr);
-		return 2;
-	}
-	fd = open(argv[1], O_RDWR | O_CREAT, 0666);
-	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-		puts(strerrorname_np(errno));
-		return 1;
-	}
-	puts("locked");
-	fflush(stdout);
-	getchar();
-	return flock(fd, LOCK_UN) == 0 ? 0 : 1;
+    if (argc < 2)
+        return 2;
+    if (!dlopen("libhiredis.so.0.14", RTLD_NOW | RTLD_GLOBAL)) {
+        fputs(dlerror(), stderr);
+        return 2;
+    }
+    fd = open(argv[1], O_RDWR | O_CREAT, 0666);
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        puts(strerrorname_np(errno));
+        return 1;
+    }
+    puts("locked");
+    fflush(stdout);
+    getchar();
+    return flock(fd, LOCK_UN) == 0 ? 0 : 1;
 }

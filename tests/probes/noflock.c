@@ -18,43 +18,43 @@
 
 static int number(const char *name)
 {
-	for (int e = 1; e < 134; e++)
-		if (strerrorname_np(e) && !strcmp(strerrorname_np(e), name))
-			return e;
-	return atoi(name);
+    for (int e = 1; e < 134; e++)
+        if (strerrorname_np(e) && !strcmp(strerrorname_np(e), name))
+            return e;
+    return atoi(name);
 }
 
 int main(int argc, char **argv)
 {
-	char *only;
-	unsigned err;
+    char *only;
+    unsigned err;
 
-	if (argc < 3)
-		return 2;
-	only = strchr(argv[1], ':');
-	if (only)
-		*only = 0;
-	err = (unsigned)number(argv[1]);
-	struct sock_filter all[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_flock, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | err),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_filter exclusive[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_flock, 0, 3),
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
-		BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, LOCK_EX, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | err),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog prog = { only ? 6 : 4, only ? exclusive : all };
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog)) {
-		perror("seccomp");
-		return 2;
-	}
-	execvp(argv[2], argv + 2);
-	perror(argv[2]);
-	return 127;
+    if (argc < 3)
+        return 2;
+    only = strchr(argv[1], ':');
+    if (only)
+        *only = 0;
+    err = (unsigned)number(argv[1]);
+    struct sock_filter all[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_flock, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | err),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_filter exclusive[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_flock, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, LOCK_EX, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | err),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog prog = {only ? 6 : 4, only ? exclusive : all};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog)) {
+        perror("seccomp");
+        return 2;
+    }
+    execvp(argv[2], argv + 2);
+    perror(argv[2]);
+    return 127;
 }

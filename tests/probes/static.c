@@ -10,15 +10,15 @@
 
 int main(int argc, char **argv)
 {
-	int fd;
-	if (argc < 2)
-		for (;;)
-			pause();
-	fd = open(argv[1], O_RDWR | O_CREAT, 0666);
-	if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0) {
-		perror(argv[1]);
-		return 1;
-	}
-	puts("locked");
-	return 0;
+    int fd;
+    if (argc < 2)
+        for (;;)
+            pause();
+    fd = open(argv[1], O_RDWR | O_CREAT, 0666);
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        perror(argv[1]);
+        return 1;
+    }
+    puts("locked");
+    return 0;
 }

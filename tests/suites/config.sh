@@ -197,4 +197,14 @@ test_the_log_goes_where_it_is_told() {
 	assertEquals "a lock that works is nothing to talk about" "" "$(cat "$W/err")"
 }
 
+test_disable_in_the_file_holds_for_prefixes_in_the_environment() {
+	echo 'disable = 1' >"$W/off.conf"
+	H 1 NETFLOCK_CONF="$W/off.conf" python3 -c 'import fcntl, subprocess, sys
+f = open(sys.argv[1], "a"); fcntl.flock(f, fcntl.LOCK_EX)
+subprocess.run(sys.argv[2:])
+fcntl.flock(f, fcntl.LOCK_UN)' "$F" redis-cli -s "$SOCK" exists "$(key_of "$F")" >"$W/out" 2>"$W/err"
+	assertEquals "the key while the lock is held" 0 "$(cat "$W/out")"
+	assertEquals "" "$(cat "$W/err")"
+}
+
 . /usr/share/shunit2/shunit2

@@ -1,5 +1,6 @@
 #!/bin/bash
 # Where the kernel refuses to lock: protection by Redis alone, or an error; never a success on one layer only.
+# shellcheck disable=SC2046 # $(no ...) stands for several words
 . "$(dirname "$0")/../lib.sh"
 
 export NF_TTL=1s

@@ -197,4 +197,27 @@ test_a_full_server_is_not_called_busy() {
 	assertTrue "the reason is said" 'grep -qi -e oom -e memory "$W/err"'
 }
 
+# The smallest set of rights that the manual names, and one right less.
+test_the_documented_acl_suffices_and_a_missing_right_is_one_clear_error() {
+	local acl url
+	acl=$(MANWIDTH=300 man -l "$TOP/docs/netflock.7" 2>/dev/null | col -b | sed -n '/ACL SETUSER app/,/^ *$/p' |
+		tr -s '\\\t\n ' ' ' | sed 's/.*>PASSWORD //')
+	assertNotEquals "netflock(7) names the rights" "" "$acl"
+	# shellcheck disable=SC2086 # several words
+	R acl setuser app reset on '>pw' $acl >/dev/null
+	url=redis://app:pw@127.0.0.1:$PORT
+	spawn 1 NETFLOCK_URL="$url" flock "$F" sleep 60; local p=$PID
+	wait_held "$F"
+	H 2 NETFLOCK_URL="$url" flock -n "$F" true; assertEquals "held elsewhere" 1 $?
+	R acl setuser app -blpop >/dev/null
+	timed H 2 NETFLOCK_URL="$url" flock -w 5 "$F" true 2>"$W/err"
+	assertNotEquals "waiting is refused, not busy" 1 $RC
+	assertNotEquals "waiting is refused" 0 $RC
+	assertContains "the line says why" "$(cat "$W/err")" NOPERM
+	assertEquals "lines about it" 1 "$(grep -c NOPERM "$W/err")"
+	pkill -P $p; kill $p; { wait $p; } 2>/dev/null
+	must '[ -z "$(leftover_keys)" ]' 10
+	R acl deluser app >/dev/null
+}
+
 . /usr/share/shunit2/shunit2
