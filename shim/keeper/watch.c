@@ -13,6 +13,8 @@
 #include "base/sys.h"
 
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/file.h>
 
 static bool live_locked(struct kfile *f)
@@ -102,26 +104,28 @@ void kfile_watch_start(struct kfile *f)
 }
 
 /*
- * Two shared tenures of one host are one to the others: the older is kept, the new one is superfluous (it is marked
- * ended, and so released). Any other pair cannot be true at once, since the kernel let the new one in: the older has
- * ended without our having seen it (its token has been replaced in Redis, where releasing it does no harm).
+ * The kernel let the new one in. So an earlier exclusive tenure, or any earlier one beside a new exclusive, has ended
+ * without our having seen it. Two shared tenures of one host are one to the others: one token is enough. The newest is
+ * kept, since it was in Redis a moment ago, while an older one may have been adopted away unseen. What is marked ended is
+ * released by its token, which does no harm where Redis does not know it any more. The same token may come twice, from
+ * two threads of one process, or from a process and its vfork child.
  */
 void kfile_add(struct kfile *f, struct kept *k)
 {
     struct kept *old;
-    bool merge = false;
+    bool known = false;
     pthread_mutex_lock(&f->mu);
     TAILQ_FOREACH(old, &f->tenures, link)
     {
-        if (old->ended || old->lost)
-            continue;
-        if (old->mode == 's' && k->mode == 's' && old->deadline_ms >= k->deadline_ms - 2000)
-            merge = true;
+        if (strcmp(old->token, k->token) == 0)
+            known = true;
         else
             old->ended = true;
     }
-    k->ended = merge;
-    TAILQ_INSERT_TAIL(&f->tenures, k, link);
+    if (!known)
+        TAILQ_INSERT_TAIL(&f->tenures, k, link);
     pthread_cond_signal(&f->work);
     pthread_mutex_unlock(&f->mu);
+    if (known)
+        free(k);
 }

@@ -74,7 +74,7 @@ bool nf_lease_verify(struct nf_tenure *t)
     int other = mode == 0 ? look_around(t, nf_shared(fd)) : fd;
     nf_table_lock();
     t->deciding = false;
-    bool kept = t->kept;
+    bool kept = nf_tenure_with_keeper(t);
     bool ended = t->listed && mode == 0 && other == -ENOENT;
     if (t->listed && mode == 0 && other >= 0)
         nf_tenure_set_fd(t, other);

@@ -11,6 +11,7 @@
 #include "base/fdset.h"
 #include "base/fdutil.h"
 #include "base/sys.h"
+#include "lease/lease.h"
 #include "lease/proto.h"
 
 #include <errno.h>
@@ -132,29 +133,59 @@ static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m
 
 static atomic_bool failure_said; /* once is enough: a program may fork often */
 
+/* Marks those of the list that are to be given away; returns how many, moved to `out`. */
+static size_t begin_giving(struct nf_tenure **list, size_t n, struct nf_tenure **out)
+{
+    size_t left = 0;
+    nf_table_lock();
+    for (size_t i = 0; i < n; i++)
+        if (list[i]->listed && !list[i]->kept && !list[i]->lost) {
+            list[i]->giving = true;
+            out[left++] = list[i];
+        }
+    nf_table_unlock();
+    return left;
+}
+
+/*
+ * The mark is taken off. A tenure that another thread ended meanwhile was left to the keeper; if no keeper has
+ * it, that is for us to do.
+ */
+static void end_giving(struct nf_tenure **list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        nf_table_lock();
+        list[i]->giving = false;
+        bool left_over = !list[i]->listed && !list[i]->kept;
+        nf_table_unlock();
+        struct nf_names *names = left_over ? nf_names_make(list[i]->names->key, list[i]->names->key_len) : NULL;
+        if (names)
+            nf_lease_orphan(names, list[i]->token, list[i]->mode, nf_now_ms() + nf_config()->policy.ttl_ms);
+    }
+}
+
 int nf_keeper_give(struct nf_tenure **list, size_t n)
 {
     size_t left = 0;
-    int r = 0;
     struct nf_ho_tenure *m = malloc(sizeof *m);
-    struct nf_tenure **rest = calloc(n ? n : 1, sizeof(struct nf_tenure *));
-    if (!m || !rest)
-        r = -ENOMEM;
-    for (size_t i = 0; r == 0 && i < n; i++) {
-        if (list[i]->kept || list[i]->lost)
-            continue;
-        if (!outlives_us(list[i]) && give_to_existing(list[i], m))
-            mark_kept(list[i]);
+    struct nf_tenure **given = calloc(n ? 2 * n : 1, sizeof(struct nf_tenure *));
+    struct nf_tenure **rest = given ? given + n : NULL;
+    size_t n_given = m && given ? begin_giving(list, n, given) : 0;
+    int r = m && given ? 0 : -ENOMEM;
+    for (size_t i = 0; i < n_given; i++) {
+        if (!outlives_us(given[i]) && give_to_existing(given[i], m))
+            mark_kept(given[i]);
         else
-            rest[left++] = list[i];
+            rest[left++] = given[i];
     }
-    if (r == 0 && left)
+    if (left)
         r = give_to_new(rest, left, m);
     if (r < 0 && !atomic_exchange(&failure_said, true))
         nf_log(NF_LOG_ERROR, "netflock-keeper could not take over %s (error %d): the lock will not outlive this process",
                n ? list[0]->names->key : "", -r);
+    end_giving(given, n_given);
     free(m);
-    free(rest);
+    free(given);
     return r;
 }
 

@@ -34,6 +34,7 @@ struct nf_tenure {
     int refs;            /* the table's own included */
     bool listed;         /* in the table */
     bool kept;           /* a keeper renews it and ends it */
+    bool giving;         /* being handed to a keeper, which may already count on its token */
     bool lost;           /* the lease ran out, or somebody else has the file */
     bool deciding;       /* a thread is finding out whether it has ended */
     int64_t renewed_ms;  /* when the last successful request was sent (CLOCK_BOOTTIME) */
@@ -70,6 +71,12 @@ struct nf_tenure *nf_tenure_next(struct nf_tenure *t);    /* the next one of the
 struct nf_tenure *nf_tenure_any(struct nf_tenure *after); /* all of them, NULL to start */
 void nf_tenure_ref(struct nf_tenure *t);
 void nf_tenure_unref(struct nf_tenure *t);
+
+/* With the table locked: a keeper has t, or may have it: then a shared tenure is not ours to release any more. */
+static inline bool nf_tenure_with_keeper(const struct nf_tenure *t)
+{
+    return t->kept || t->giving;
+}
 
 /* How many are in the table; readable without the lock. */
 int nf_tenure_count(void);

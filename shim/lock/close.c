@@ -74,7 +74,7 @@ void nf_close_end(struct nf_closing *c)
     int other = t->shadow >= 0 ? c->other : nf_lease_other_fd(t);
     nf_table_lock();
     t->deciding = false;
-    bool kept = t->kept;
+    bool kept = nf_tenure_with_keeper(t);
     /* Shared, and no keeper could be had: nothing but a look at all the machine's locks can tell. */
     bool unsure = t->listed && other == -ENOENT && c->shared && !kept;
     bool ended = t->listed && other == -ENOENT && !unsure;

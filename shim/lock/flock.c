@@ -182,14 +182,13 @@ static int lock(int fd, int op, struct nf_file *f)
  */
 static void unlocked(struct nf_tenure *t, const struct nf_file *f)
 {
-    bool by_keeper = t && t->kept && t->mode == 's' && nf_config()->policy.keeper != NF_KEEPER_NEVER;
-    if (t && by_keeper) {
-        nf_table_lock();
+    nf_table_lock();
+    bool by_keeper = t && nf_tenure_with_keeper(t) && t->mode == 's' && nf_config()->policy.keeper != NF_KEEPER_NEVER;
+    if (by_keeper)
         nf_tenure_remove(t);
-        nf_table_unlock();
-    } else if (t) {
+    nf_table_unlock();
+    if (t && !by_keeper)
         nf_lease_end(t);
-    }
     if (!t || by_keeper)
         (void)nf_keeper_sync(f->lock_dev, f->lock_ino, f->key, f->key_len, KEEPER_WAIT_MS);
     if (t)
