@@ -75,6 +75,8 @@ bool kfile_look(struct kfile *f);
 /* Adds a tenure, which takes over from the file's earlier ones where they cannot both be true. */
 void kfile_add(struct kfile *f, struct kept *k);
 bool kfile_has_live(struct kfile *f);
+/* Marks the tenure with this token ended: somebody who knows has said so. */
+bool kfile_ended(struct kfile *f, const char *token);
 
 /* serve.c: the shims' side. */
 int serve_start(int ctl);             /* reads the hello and the tenures, and answers */

@@ -148,6 +148,8 @@ static char respond(struct kfile *listener, struct nf_ho_tenure *m, ssize_t n)
     m->hold_fd = m->held_fd = m->fresh_fd = -1; /* those numbers are a new keeper's */
     if (m->type == NF_HO_GIVE)
         return take_on(listener, m) ? NF_HO_MINE : NF_HO_NO;
+    if (m->type == NF_HO_ENDED)
+        return kfile_ended(listener, m->token) ? NF_HO_IDLE : NF_HO_NO;
     if (m->type != NF_HO_SYNC)
         return NF_HO_NO;
     if (!kfile_look(listener) && kfile_has_live(listener))

@@ -129,3 +129,15 @@ void kfile_add(struct kfile *f, struct kept *k)
     if (known)
         free(k);
 }
+
+bool kfile_ended(struct kfile *f, const char *token)
+{
+    struct kept *k;
+    bool found = false;
+    pthread_mutex_lock(&f->mu);
+    TAILQ_FOREACH(k, &f->tenures, link)
+    if (strcmp(k->token, token) == 0)
+        found = k->ended = true;
+    pthread_mutex_unlock(&f->mu);
+    return found;
+}

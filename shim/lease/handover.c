@@ -14,6 +14,7 @@
 #include "lease/lease.h"
 #include "lease/proto.h"
 
+#include <bsd/string.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -217,23 +218,41 @@ int nf_keeper_give_all(bool inheritable_only)
     return r;
 }
 
-enum nf_keeper_state nf_keeper_sync(dev_t dev, ino_t ino, const char *key, size_t key_len, int wait_ms)
+/* One message about a file, one answer; 0 if there is no keeper, or it left while we asked. */
+static char talk(enum nf_ho_type type, dev_t dev, ino_t ino, const char *key, size_t key_len, const char *token, int wait_ms, bool *there)
 {
-    enum nf_keeper_state state = NF_KEEPER_NONE;
+    char byte = 0;
     struct nf_ho_tenure *m = calloc(1, sizeof *m);
     int fd = m && key_len < sizeof m->key ? reach(dev, ino, key, key_len) : -ENOMEM;
+    *there = fd >= 0;
     if (fd >= 0) {
         m->magic = NF_HO_MAGIC;
-        m->type = NF_HO_SYNC;
+        m->type = type;
         m->dev = dev;
         m->ino = ino;
         m->key_len = (uint32_t)key_len;
+        (void)strlcpy(m->token, token, sizeof m->token);
         memcpy(m->key, key, key_len);
-        char byte = send_all(fd, m, NF_HO_TENURE_SIZE(key_len)) == 0 ? answer(fd, wait_ms) : 0;
-        /* A keeper that leaves while we ask had nothing left to keep. */
-        state = byte == NF_HO_HELD ? NF_KEEPER_HELD : NF_KEEPER_IDLE;
+        byte = send_all(fd, m, NF_HO_TENURE_SIZE(key_len)) == 0 ? answer(fd, wait_ms) : 0;
         (void)nf_sys.close(fd);
     }
     free(m);
-    return state;
+    return byte;
+}
+
+enum nf_keeper_state nf_keeper_sync(dev_t dev, ino_t ino, const char *key, size_t key_len, int wait_ms)
+{
+    bool there;
+    char byte = talk(NF_HO_SYNC, dev, ino, key, key_len, "", wait_ms, &there);
+    if (!there)
+        return NF_KEEPER_NONE;
+    /* A keeper that leaves while we ask had nothing left to keep. */
+    return byte == NF_HO_HELD ? NF_KEEPER_HELD : NF_KEEPER_IDLE;
+}
+
+bool nf_keeper_ended(dev_t dev, ino_t ino, const char *key, size_t key_len, const char *token)
+{
+    bool there;
+    (void)talk(NF_HO_ENDED, dev, ino, key, key_len, token, 50, &there);
+    return there;
 }

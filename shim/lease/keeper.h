@@ -26,6 +26,12 @@ enum nf_keeper_state { NF_KEEPER_NONE, NF_KEEPER_IDLE, NF_KEEPER_HELD };
  */
 enum nf_keeper_state nf_keeper_sync(dev_t dev, ino_t ino, const char *key, size_t key_len, int wait_ms);
 
+/*
+ * Tells the keeper of a file that the tenure with this token has ended: its lock was given up, or the caller has the
+ * kernel's lock that it stood for. False if there is no such keeper.
+ */
+bool nf_keeper_ended(dev_t dev, ino_t ino, const char *key, size_t key_len, const char *token);
+
 /* What a new keeper gets of each file, besides its tenure. */
 struct nf_keeper_fds {
     int fd;    /* a descriptor of the file whose lock counts */

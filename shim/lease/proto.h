@@ -4,7 +4,8 @@
  *
  * A new keeper gets one hello and its tenures through the socket that it was started with, and answers NF_HO_MINE once
  * it watches and renews them. A keeper also listens on an abstract socket per file (nf_ho_address), where a message
- * NF_HO_GIVE hands it a further tenure of that file, and NF_HO_SYNC asks it to look at the kernel's lock at once.
+ * NF_HO_GIVE hands it a further tenure of that file, NF_HO_SYNC asks it to look at the kernel's lock at once, and
+ * NF_HO_ENDED tells it that the tenure with this token has ended.
  */
 #ifndef NF_LEASE_PROTO_H
 #define NF_LEASE_PROTO_H
@@ -20,7 +21,7 @@
 #define NF_HO_MAGIC 0x6e666b31u /* changes with the meaning of these structs */
 #define NF_HO_KEY_MAX 8192
 
-enum nf_ho_type { NF_HO_HELLO = 1, NF_HO_GIVE, NF_HO_SYNC };
+enum nf_ho_type { NF_HO_HELLO = 1, NF_HO_GIVE, NF_HO_SYNC, NF_HO_ENDED };
 
 /* Answers, one byte each. */
 #define NF_HO_MINE 'M' /* the tenure is watched and renewed by me */

@@ -183,7 +183,8 @@ static void renew(const struct nf_config *c, struct nf_tenure **list, size_t n)
         nf_table_unlock();
         if (r[i].result == NF_RECLAIMED)
             nf_log(NF_LOG_WARN, "Redis had lost %s; taken back, nobody was in between", list[i]->names->key);
-        if (lost)
+        /* Unlocked in a way that nobody saw, and adopted by a local process since: an end, not a loss. */
+        if (lost && !nf_lease_verify(list[i]))
             nf_lost(list[i], r[i].holder, r[i].result == NF_GONE ? "it is gone in Redis" : "it could not be renewed before its lease ends");
         nf_table_lock();
         nf_tenure_unref(list[i]);

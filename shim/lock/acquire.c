@@ -13,6 +13,7 @@
 #include "lease/lease.h"
 
 #include <bsd/stdlib.h>
+#include <bsd/string.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -74,55 +75,120 @@ static void withdraw(const struct nf_config *c, const struct nf_request *q, bool
         nf_lease_orphan(names, q->token, q->mode, nf_now_ms() + c->policy.ttl_ms);
 }
 
-enum { LOCAL_ONLY = 1 };
+/* What asking can come to, besides 0 (granted) and a negative errno. */
+enum { LOCAL_ONLY = 1, UNLOCKED, AGAIN };
 
-/* 0: granted (see *a). LOCAL_ONLY. -errno: nothing is held; what may be left is withdrawn. */
-static int ask(const struct nf_config *c, struct nf_request *q, bool nonblock, const sigset_t *mask, struct nf_answer *a, bool *waited)
+struct asking {
+    const struct nf_config *c;
+    const struct nf_file *f;
+    struct nf_request q;
+    int fd;
+    bool nonblock;
+    const sigset_t *mask;
+    struct nf_answer a;
+    bool reached; /* a request may have left something in Redis */
+    int down_ms, foreign_ms;
+    char token[NF_TOKEN_MAX];
+    char stale[NF_TOKEN_MAX];
+};
+
+/*
+ * Do we still have the kernel's lock? Another thread or process with the same description may have unlocked or
+ * converted it while we were talking to Redis. In doubt, yes.
+ */
+static bool have_kernel_lock(const struct asking *k)
 {
-    int down_ms = 20;
-    int foreign_ms = 20;
-    bool asked = false;
-    int r;
-    for (;;) {
-        nf_op_acquire(c, q, nf_now_ms() + c->redis.timeout_ms, a);
-        r = 0;
-        if (a->outcome == NF_GRANTED) {
-            note_answer(c);
-            break;
-        }
-        if (a->outcome == NF_REFUSED) {
-            nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): Redis says: %s", q->names->key, a->why);
-            r = -ENOLCK;
-            break;
-        }
-        if (a->outcome == NF_BUSY) {
-            note_answer(c);
-            asked = *waited = true;
-            down_ms = 20;
-            r = nonblock ? -EWOULDBLOCK : nf_sigs_interrupting(mask) ? -EINTR : 0;
-            if (r == 0)
-                r = nf_op_wait(&c->redis, q, patience_ms(a, &foreign_ms), mask, a);
-            if (r == 0)
-                continue;
-            if (r == -EINTR || r == -EWOULDBLOCK)
-                break;
-            if (r == -EACCES) {
-                nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): Redis says to BLPOP: %s", q->names->key, a->why);
-                r = -ENOLCK;
-                break;
-            }
-            a->outcome = NF_DOWN;
-        }
-        asked = asked || a->reached;
-        note_outage(c, a->why);
-        r = c->policy.on_outage == NF_OUTAGE_LOCAL               ? LOCAL_ONLY
-            : nonblock || c->policy.on_outage == NF_OUTAGE_ERROR ? -ENOLCK
-                                                                 : back_off(&down_ms, mask);
-        if (r != 0)
-            break;
+    int mode = nf_fd_lock_mode(k->f->shadow >= 0 ? k->f->shadow : k->fd, k->f->lock_ino, k->f->shadow >= 0);
+    return mode < 0 || mode == k->q.mode;
+}
+
+/*
+ * The file is taken by a token of our own identity. It was in Redis before we looked at the kernel's lock just now and
+ * found it ours: so whoever made the token has no lock any more, and it may be removed. Its keeper, if it has one,
+ * is told, or it would take this for a loss.
+ */
+static int adopt(struct asking *k)
+{
+    (void)strlcpy(k->stale, k->a.holder, sizeof k->stale);
+    k->q.adopt = k->stale;
+    if (k->c->policy.keeper != NF_KEEPER_NEVER)
+        (void)nf_keeper_ended(k->f->lock_dev, k->f->lock_ino, k->f->key, k->f->key_len, k->stale);
+    return AGAIN;
+}
+
+static int refused(const struct asking *k)
+{
+    nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): Redis says: %s", k->f->key, k->a.why);
+    return -ENOLCK;
+}
+
+/* No usable answer. */
+static int down(struct asking *k)
+{
+    note_outage(k->c, k->a.why);
+    if (k->c->policy.on_outage == NF_OUTAGE_LOCAL)
+        return LOCAL_ONLY;
+    if (k->nonblock || k->c->policy.on_outage == NF_OUTAGE_ERROR)
+        return -ENOLCK;
+    int r = back_off(&k->down_ms, k->mask);
+    return r < 0 ? r : AGAIN;
+}
+
+static int busy(struct asking *k)
+{
+    note_answer(k->c);
+    k->down_ms = 20;
+    k->reached = true;
+    if (!have_kernel_lock(k))
+        return UNLOCKED;
+    if (k->q.identity_len > 0 && strncmp(k->a.holder, k->token, (size_t)k->q.identity_len) == 0)
+        return adopt(k);
+    k->q.adopt = "";
+    if (k->nonblock)
+        return -EWOULDBLOCK;
+    if (nf_sigs_interrupting(k->mask))
+        return -EINTR;
+    int r = nf_op_wait(&k->c->redis, &k->q, patience_ms(&k->a, &k->foreign_ms), k->mask, &k->a);
+    if (r == -EACCES)
+        return refused(k);
+    if (r < 0 && r != -EINTR) {
+        k->a.outcome = NF_DOWN;
+        return down(k);
     }
-    if (r != 0 && asked && r != -EWOULDBLOCK)
-        withdraw(c, q, a->outcome != NF_DOWN);
+    if (r == 0)
+        return have_kernel_lock(k) ? AGAIN : UNLOCKED;
+    return r;
+}
+
+/* Asks until it is granted (0), or comes to another end; then what may be left in Redis is withdrawn. */
+static int ask(struct asking *k)
+{
+    bool waited = false;
+    int r = AGAIN;
+    while (r == AGAIN) {
+        nf_op_acquire(k->c, &k->q, nf_now_ms() + k->c->redis.timeout_ms, &k->a);
+        k->reached = k->reached || k->a.reached;
+        switch (k->a.outcome) {
+        case NF_GRANTED:
+            note_answer(k->c);
+            k->reached = true;
+            r = waited && !have_kernel_lock(k) ? UNLOCKED : 0;
+            break;
+        case NF_BUSY:
+            waited = true;
+            r = busy(k);
+            break;
+        case NF_DOWN:
+            r = down(k);
+            break;
+        case NF_REFUSED:
+            r = refused(k);
+            break;
+        }
+    }
+    /* A refused LOCK_NB was never queued. */
+    if (r != 0 && k->reached && r != -EWOULDBLOCK)
+        withdraw(k->c, &k->q, k->a.outcome != NF_DOWN);
     return r;
 }
 
@@ -153,36 +219,24 @@ static int enter_table(int fd, const struct nf_file *f, struct nf_names *names, 
     return r;
 }
 
-int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, const sigset_t *mask, unsigned forks)
+int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, const char *replaces, const sigset_t *mask, unsigned forks)
 {
-    const struct nf_config *c = nf_config();
-    char token[NF_TOKEN_MAX];
-    struct nf_answer a;
-    int identity = nf_token_make(token, c->policy.host_extra, f->lock_dev, f->lock_ino);
+    struct asking k = {.c = nf_config(), .f = f, .fd = fd, .nonblock = nonblock, .mask = mask, .down_ms = 20, .foreign_ms = 20};
+    int identity = nf_token_make(k.token, k.c->policy.host_extra, f->lock_dev, f->lock_ino);
     struct nf_names *names = identity < 0 ? NULL : nf_names_make(f->key, f->key_len);
     if (!names) {
         nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): %s", f->key, identity < 0 ? "the boot id cannot be read" : "out of memory");
         return -ENOLCK;
     }
-    struct nf_request q = {.names = names, .token = token, .identity_len = identity, .mode = mode, .wait = !nonblock};
-    bool waited = false;
-    int r = ask(c, &q, nonblock, mask, &a, &waited);
-    if (r == 0) {
-        /* While we waited, another thread or process may have unlocked this very description: then the kernel gave the
-           lock, and took it back. */
-        if (waited && nf_fd_lock_mode(f->shadow >= 0 ? f->shadow : fd, f->lock_ino, f->shadow >= 0) == 0) {
-            withdraw(c, &q, true);
-            free(names);
-            return 0;
-        }
-        r = enter_table(fd, f, names, &q, &a, forks); /* takes over names */
-        if (r < 0) {
-            names = nf_names_make(f->key, f->key_len);
-            if (names)
-                nf_lease_orphan(names, token, mode, nf_now_ms() + c->policy.ttl_ms);
-        }
-        return r;
+    k.q =
+        (struct nf_request){.names = names, .token = k.token, .identity_len = identity, .adopt = replaces, .mode = mode, .wait = !nonblock};
+    int r = ask(&k);
+    if (r != 0) {
+        free(names);
+        return r < 0 ? r : 0; /* UNLOCKED: as if we had got the lock, and then the other one had unlocked it */
     }
-    free(names);
-    return r == LOCAL_ONLY ? 0 : r;
+    r = enter_table(fd, f, names, &k.q, &k.a, forks); /* takes over names */
+    if (r < 0 && (names = nf_names_make(f->key, f->key_len)))
+        nf_lease_orphan(names, k.token, mode, nf_now_ms() + k.c->policy.ttl_ms);
+    return r;
 }

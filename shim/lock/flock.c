@@ -20,6 +20,7 @@
 #include "lock/match.h"
 #include "lock/shadow.h"
 
+#include <bsd/string.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -164,9 +165,12 @@ static int lock(int fd, int op, struct nf_file *f)
         drop_shadow(f);
         unref(prev);
     } else {
-        if (prev)
+        char replaced[NF_TOKEN_MAX] = "";
+        if (prev) {
+            (void)strlcpy(replaced, prev->token, sizeof replaced);
             supersede(prev);
-        r = nf_acquire(fd, f, mode, op & LOCK_NB, &quiet.mask, forks);
+        }
+        r = nf_acquire(fd, f, mode, op & LOCK_NB, replaced, &quiet.mask, forks);
         if (r < 0) {
             local_unlock(fd, f);
             drop_shadow(f);
@@ -187,8 +191,11 @@ static void unlocked(struct nf_tenure *t, const struct nf_file *f)
     if (by_keeper)
         nf_tenure_remove(t);
     nf_table_unlock();
+    bool tell = t && !by_keeper && t->kept && nf_config()->policy.keeper != NF_KEEPER_NEVER;
     if (t && !by_keeper)
         nf_lease_end(t);
+    if (tell)
+        (void)nf_keeper_ended(f->lock_dev, f->lock_ino, f->key, f->key_len, t->token);
     if (!t || by_keeper)
         (void)nf_keeper_sync(f->lock_dev, f->lock_ino, f->key, f->key_len, KEEPER_WAIT_MS);
     if (t)

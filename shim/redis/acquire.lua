@@ -1,8 +1,10 @@
--- Asks for a file. The caller holds its host's kernel lock in the same mode, so that any other token of the same
--- identity that excludes it is stale, and is adopted.
+-- Asks for a file. The caller holds its host's kernel lock in the same mode. A token of the same identity that excludes
+-- it is stale then; but by the time this runs the caller may have lost the kernel's lock to a sharer of its description.
+-- So only the one token is adopted (removed) that the caller has seen, and after that looked at the kernel's lock again.
 -- KEYS: lock, fence, queue, alive
--- ARGV: token, length of its identity (0 = adopt nothing), mode x|s, ttl ms, wait 0|1
--- Returns {1, fence}, or {0, mode of the holder, a holder's token, ms left (-1: for ever), waiters before me}
+-- ARGV: token, length of its identity (0 = no other has the same), mode x|s, ttl ms, wait 0|1, token to adopt or ''
+-- Returns {1, fence}, or {0, mode of the holder, a holder's token (one of the same identity first), ms left (-1: for
+-- ever), waiters before me}
 -- Asking again with the same token confirms a grant, keeps a place in the queue, and repeats a lost answer.
 local key, fence_key, queue, alive = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, mode, ttl, wait = ARGV[1], ARGV[3], ARGV[4], ARGV[5] == '1'
@@ -52,13 +54,14 @@ local kind = redis.call('TYPE', key)['ok']
 if kind == 'zset' then redis.call('ZREMRANGEBYSCORE', key, '-inf', now) end
 local done = confirmed()
 if done then return done end
+local stale = ARGV[6]
 if kind == 'string' then
-    if ours(redis.call('GET', key)) then redis.call('DEL', key) end
+    if redis.call('GET', key) == stale then redis.call('DEL', key) end
 elseif kind == 'zset' then
+    if stale ~= '' then redis.call('ZREM', key, stale) end
+    -- Readers of one host are one to the others, so a reader joins its own host's at once.
     for _, other in ipairs(redis.call('ZRANGE', key, 0, -1)) do
-        if ours(other) then
-            if mode == 'x' then redis.call('ZREM', key, other) else joins = true end
-        end
+        if mode == 's' and ours(other) then joins = true end
     end
 elseif kind ~= 'none' then
     return redis.error_reply('WRONGTYPE the key of the lock holds a ' .. kind)
@@ -91,5 +94,11 @@ else
 end
 
 local holder
-if kind == 'string' then holder = redis.call('GET', key) else holder = redis.call('ZRANGE', key, 0, 0)[1] end
+if kind == 'string' then
+    holder = redis.call('GET', key)
+elseif kind == 'zset' then
+    for _, other in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+        if not holder or ours(other) then holder = other end
+    end
+end
 return {0, kind == 'string' and 'x' or 's', holder or '', redis.call('PTTL', key), redis.call('ZRANK', queue, me) or -1}

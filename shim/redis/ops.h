@@ -48,9 +48,10 @@ struct nf_answer {
 struct nf_request {
     const struct nf_names *names;
     const char *token;
-    int identity_len; /* of token's identity; 0: adopt nothing */
-    char mode;        /* 'x' or 's' */
-    bool wait;        /* queue me when busy */
+    int identity_len;  /* of token's identity; 0: no other has the same */
+    const char *adopt; /* a token of our own host that is certainly stale, to be removed; "" none */
+    char mode;         /* 'x' or 's' */
+    bool wait;         /* queue me when busy */
 };
 
 /* A waiter asks again at least so often: well before the 7 s after which the script takes a silent one for dead. */
