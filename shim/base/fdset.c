@@ -7,15 +7,15 @@
 
 #include <fcntl.h>
 
-/* Marks are kept for the numbers that programs really use; beyond them nf_shared() guesses on the safe side. */
-#define SHARED_MAX 256
+/* Beyond the numbers that programs really use, nf_shared() guesses on the safe side. */
+#define SMALL_MAX 256
 
 atomic_int nf_watch_count;
 atomic_ulong nf_watch_bits[NF_WATCH_MAX / 64];
 
-static atomic_ulong shared_bits[SHARED_MAX / 64];
-static atomic_ulong inherited_bits[SHARED_MAX / 64];
-static atomic_bool marked; /* this process has forked, or is a fork: numbers beyond SHARED_MAX may be shared */
+static atomic_ulong tenure_bits[NF_WATCH_MAX / 64];
+static atomic_ulong small_bits[NF_MARKS][SMALL_MAX / 64];
+static atomic_bool forked; /* this process has forked, or is a fork: numbers beyond SMALL_MAX may be shared */
 
 static bool set_bit(atomic_ulong *bits, int fd)
 {
@@ -29,26 +29,68 @@ static bool clear_bit(atomic_ulong *bits, int fd)
     return atomic_fetch_and_explicit(&bits[fd >> 6], ~bit, memory_order_relaxed) & bit;
 }
 
-void nf_watch(int fd)
+/* The bits of a kind, NULL where fd has none. */
+static atomic_ulong *bits_of(enum nf_mark kind, int fd)
 {
-    if (fd < 0)
+    if (fd < 0 || fd >= (kind == NF_MARK_TENURE ? NF_WATCH_MAX : SMALL_MAX))
+        return NULL;
+    return kind == NF_MARK_TENURE ? tenure_bits : small_bits[kind];
+}
+
+bool nf_marked(enum nf_mark kind, int fd)
+{
+    atomic_ulong *bits = bits_of(kind, fd);
+    return bits && atomic_load_explicit(&bits[fd >> 6], memory_order_relaxed) >> (fd & 63) & 1;
+}
+
+void nf_mark(enum nf_mark kind, int fd)
+{
+    atomic_ulong *bits = bits_of(kind, fd);
+    if (!bits) {
+        /* A tenure beyond all bits: from now on every such number is watched. */
+        if (fd >= 0 && kind == NF_MARK_TENURE)
+            atomic_fetch_add_explicit(&nf_watch_count, 1, memory_order_relaxed);
         return;
-    if (fd >= NF_WATCH_MAX || set_bit(nf_watch_bits, fd))
+    }
+    (void)set_bit(bits, fd);
+    if (set_bit(nf_watch_bits, fd))
         atomic_fetch_add_explicit(&nf_watch_count, 1, memory_order_relaxed);
 }
 
-bool nf_shared_marked(int fd)
+void nf_unmark(enum nf_mark kind, int fd)
 {
-    return fd >= 0 && fd < SHARED_MAX && atomic_load_explicit(&shared_bits[fd >> 6], memory_order_relaxed) >> (fd & 63) & 1;
+    atomic_ulong *bits = bits_of(kind, fd);
+    if (!bits || !clear_bit(bits, fd))
+        return;
+    for (int other = 0; other < NF_MARKS; other++)
+        if (nf_marked((enum nf_mark)other, fd))
+            return;
+    if (clear_bit(nf_watch_bits, fd))
+        atomic_fetch_sub_explicit(&nf_watch_count, 1, memory_order_relaxed);
 }
 
-/* A shared mark must be wiped when its descriptor is closed: it keeps the number watched. */
-void nf_unwatch(int fd)
+void nf_mark_inherited(void)
 {
-    if (fd < 0 || nf_shared_marked(fd))
-        return;
-    if (fd >= NF_WATCH_MAX || clear_bit(nf_watch_bits, fd))
-        atomic_fetch_sub_explicit(&nf_watch_count, 1, memory_order_relaxed);
+    for (int fd = 0; fd < SMALL_MAX; fd++)
+        if (nf_marked(NF_MARK_SHARED, fd))
+            nf_mark(NF_MARK_INHERITED, fd);
+}
+
+void nf_marks_forget(int fd)
+{
+    nf_unmark(NF_MARK_SHARED, fd);
+    nf_unmark(NF_MARK_INHERITED, fd);
+    nf_unmark(NF_MARK_OUTSIDE, fd);
+}
+
+void nf_marks_copy(int from, int to)
+{
+    if (nf_marked(NF_MARK_SHARED, from))
+        nf_mark(NF_MARK_SHARED, to);
+    if (nf_marked(NF_MARK_INHERITED, from))
+        nf_mark(NF_MARK_INHERITED, to);
+    if (from >= SMALL_MAX && to < SMALL_MAX && nf_shared(from))
+        nf_mark(NF_MARK_SHARED, to);
 }
 
 int nf_watch_next(unsigned first, unsigned last)
@@ -69,62 +111,46 @@ int nf_watch_next(unsigned first, unsigned last)
     return -1;
 }
 
-void nf_shared_add(int fd)
+/* fd, without close-on-exec, goes to a child; so may a description that another number of ours stands for too. */
+static void share_twins(const struct pollfd *open, int fd)
 {
-    if (fd >= 0 && fd < SHARED_MAX) {
-        (void)set_bit(shared_bits, fd);
-        nf_watch(fd);
-    } else {
-        atomic_store_explicit(&marked, true, memory_order_relaxed);
-    }
+    struct stat st;
+    if (nf_sys.fstat(fd, &st) < 0 || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)))
+        return;
+    for (int i = 0; i < SMALL_MAX; i++)
+        if (i != fd && !(open[i].revents & POLLNVAL) && !nf_marked(NF_MARK_SHARED, i) && nf_fd_is(i, st.st_dev, st.st_ino))
+            nf_mark(NF_MARK_SHARED, i);
 }
 
-void nf_shared_mark(bool inheritable_only)
+void nf_share_open(bool inheritable_only)
 {
-    struct pollfd p[SHARED_MAX];
-    for (int i = 0; i < SHARED_MAX; i++)
+    struct pollfd p[SMALL_MAX];
+    for (int i = 0; i < SMALL_MAX; i++)
         p[i] = (struct pollfd){.fd = i};
     if (!inheritable_only)
-        atomic_store_explicit(&marked, true, memory_order_relaxed);
-    /* One system call tells which of them are open. */
-    if (nf_sys.poll(p, SHARED_MAX, 0) < 0)
-        for (int i = 0; i < SHARED_MAX; i++)
+        atomic_store_explicit(&forked, true, memory_order_relaxed);
+    /* One system call tells which of them are open; where it may not ask for so many, all may be. */
+    if (nf_sys.poll(p, SMALL_MAX, 0) < 0)
+        for (int i = 0; i < SMALL_MAX; i++)
             p[i].revents = 0;
-    for (int i = 3; i < SHARED_MAX; i++) {
+    for (int i = 0; i < SMALL_MAX; i++) {
         if (p[i].revents & POLLNVAL)
             continue;
         if (inheritable_only && (nf_sys.fcntl(i, F_GETFD, 0) & FD_CLOEXEC))
             continue;
-        nf_shared_add(i);
+        nf_mark(NF_MARK_SHARED, i);
+        if (inheritable_only)
+            share_twins(p, i);
     }
-}
-
-void nf_inherited_mark(void)
-{
-    for (int i = 0; i < SHARED_MAX / 64; i++)
-        atomic_store_explicit(&inherited_bits[i], atomic_load_explicit(&shared_bits[i], memory_order_relaxed), memory_order_relaxed);
-}
-
-bool nf_inherited(int fd)
-{
-    return fd >= 0 && fd < SHARED_MAX && atomic_load_explicit(&inherited_bits[fd >> 6], memory_order_relaxed) >> (fd & 63) & 1;
-}
-
-void nf_shared_forget(int fd)
-{
-    if (fd >= 0 && fd < SHARED_MAX)
-        (void)clear_bit(inherited_bits, fd);
-    if (fd >= 0 && fd < SHARED_MAX && clear_bit(shared_bits, fd))
-        nf_unwatch(fd);
 }
 
 bool nf_shared(int fd)
 {
     if (fd < 0)
         return true;
-    if (fd < SHARED_MAX)
-        return nf_shared_marked(fd);
-    if (atomic_load_explicit(&marked, memory_order_relaxed))
+    if (fd < SMALL_MAX)
+        return nf_marked(NF_MARK_SHARED, fd);
+    if (atomic_load_explicit(&forked, memory_order_relaxed))
         return true;
     /* A descriptor that came through exec cannot be close-on-exec. */
     int flags = nf_sys.fcntl(fd, F_GETFD, 0);

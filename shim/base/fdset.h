@@ -1,10 +1,8 @@
 /*
- * Two sets of descriptors, readable without a lock and inside a signal handler.
+ * Marks on descriptors, readable without a lock and inside a signal handler.
  *
- * "watched": closing it may end a tenure (or its mark below must be wiped). The wrapper of close() asks for this, so it must cost
- * next to nothing: one relaxed load while the set is empty.
- * "shared": another process may have the same open file description, because it was open when this program started
- * or forked. Whether closing it ends a lock only the kernel can tell.
+ * A descriptor with any mark is "watched": closing it needs a closer look. The wrapper of close() asks for that, so it
+ * must cost next to nothing: one relaxed load while nothing is marked.
  */
 #ifndef NF_BASE_FDSET_H
 #define NF_BASE_FDSET_H
@@ -13,6 +11,14 @@
 #include <stdbool.h>
 
 #define NF_WATCH_MAX 65536
+
+enum nf_mark {
+    NF_MARK_TENURE,    /* a tenure is known by this descriptor */
+    NF_MARK_SHARED,    /* another process may have the same open file description */
+    NF_MARK_INHERITED, /* ... namely our parent: it was open when this program started, or when it was forked */
+    NF_MARK_OUTSIDE,   /* found to be none of our files */
+    NF_MARKS
+};
 
 extern atomic_int nf_watch_count;
 extern atomic_ulong nf_watch_bits[NF_WATCH_MAX / 64];
@@ -27,26 +33,28 @@ static inline bool nf_watched(int fd)
     return atomic_load_explicit(&nf_watch_bits[fd >> 6], memory_order_relaxed) >> (fd & 63) & 1;
 }
 
-void nf_watch(int fd);
-void nf_unwatch(int fd);
+/* Marks other than NF_MARK_TENURE are kept for the numbers below 256 only; setting them beyond has no effect. */
+void nf_mark(enum nf_mark kind, int fd);
+void nf_unmark(enum nf_mark kind, int fd);
+bool nf_marked(enum nf_mark kind, int fd);
+
+/* Everything that is marked as shared now is marked as inherited too. */
+void nf_mark_inherited(void);
+
+/* fd's number means something else from now on: all marks but the tenure's go. */
+void nf_marks_forget(int fd);
+
+/* `to` is a duplicate of `from`: as shared as that. */
+void nf_marks_copy(int from, int to);
 
 /* The lowest watched descriptor from `first` on, up to `last`; -1 if there is none. */
 int nf_watch_next(unsigned first, unsigned last);
 
-/* Marks every descriptor open now as shared (with `inheritable_only`, those without close-on-exec). */
-void nf_shared_mark(bool inheritable_only);
-void nf_shared_add(int fd);
-void nf_shared_forget(int fd);
-
-/* Has fd been marked? (Exact up to the table's size, false beyond.) */
-bool nf_shared_marked(int fd);
-
 /*
- * Everything marked as shared so far came from our parent: at the start of the program, and in a forked child.
- * nf_inherited() tells whether fd did; exact up to the table's size, false beyond.
+ * Marks as shared every descriptor that is open now; with `inheritable_only`, those without close-on-exec, and those
+ * of the same files (perhaps duplicates, of which the child has the other one).
  */
-void nf_inherited_mark(void);
-bool nf_inherited(int fd);
+void nf_share_open(bool inheritable_only);
 
 /* May another process have fd's open file description? Errs towards yes. */
 bool nf_shared(int fd);

@@ -14,11 +14,12 @@
 #include <string.h>
 #include <sys/resource.h>
 
+/* Of the thread: once main() has called pthread_exit(), /proc/self shows no descriptors any more. */
 ssize_t nf_fd_name(int fd, char *buf, size_t size)
 {
-    char link[40];
+    char link[48];
     struct stat st;
-    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    (void)snprintf(link, sizeof link, "/proc/thread-self/fd/%d", fd);
     ssize_t n = nf_sys.readlink(link, buf, size);
     if (n == -ENOENT && nf_sys.fstat(fd, &st) == -EBADF)
         return -EBADF;
@@ -47,9 +48,9 @@ static ssize_t slurp(const char *path, char *buf, size_t size)
 
 int nf_fd_lock_mode(int fd, ino_t ino, bool ofd)
 {
-    char path[40];
+    char path[48];
     char buf[4096];
-    (void)snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+    (void)snprintf(path, sizeof path, "/proc/thread-self/fdinfo/%d", fd);
     ssize_t n = slurp(path, buf, sizeof buf);
     if (n < 0) {
         struct stat st;
@@ -86,7 +87,7 @@ int nf_fd_find(dev_t dev, ino_t ino, bool (*skip)(int fd), int (*test)(int fd, l
         uint64_t align;
         char bytes[2048];
     } buf;
-    int dir = nf_sys.open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    int dir = nf_sys.open("/proc/thread-self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     int found = -ENOENT;
     ssize_t n;
     if (dir < 0)

@@ -11,11 +11,17 @@
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <time.h>
 
 /* name, return type, parameters */
 #define NF_REAL_TABLE(X)                                                                                                    \
     X(flock, int, (int, int))                                                                                               \
     X(close, int, (int))                                                                                                    \
+    X(dup, int, (int))                                                                                                      \
+    X(fcntl, int, (int, int, void *))                                                                                       \
+    X(fcntl64, int, (int, int, void *))                                                                                     \
+    X(recvmsg, ssize_t, (int, struct msghdr *, int))                                                                        \
+    X(recvmmsg, int, (int, struct mmsghdr *, unsigned, int, struct timespec *))                                             \
     X(dup2, int, (int, int))                                                                                                \
     X(dup3, int, (int, int, int))                                                                                           \
     X(close_range, int, (unsigned, unsigned, int))                                                                          \

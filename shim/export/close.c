@@ -10,6 +10,8 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <unistd.h>
 
@@ -26,22 +28,54 @@ NF_EXPORT int close(int fd)
     return r;
 }
 
+/* A duplicate is as shared with other processes as what it was made of. */
+static int duplicated(int from, int to)
+{
+    if (to >= 0 && to != from && nf_watched(from))
+        nf_marks_copy(from, to);
+    return to;
+}
+
+NF_EXPORT int dup(int fd)
+{
+    return duplicated(fd, nf_real()->dup(fd));
+}
+
+/* Of fcntl only the two commands that duplicate are looked at; all others pass through with their argument. */
+#define NF_FCNTL(name)                                                           \
+    NF_EXPORT int name(int fd, int cmd, ...)                                     \
+    {                                                                            \
+        va_list ap;                                                              \
+        va_start(ap, cmd);                                                       \
+        void *arg = va_arg(ap, void *);                                          \
+        va_end(ap);                                                              \
+        int r = nf_real()->name(fd, cmd, arg);                                   \
+        return cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC ? duplicated(fd, r) : r; \
+    }
+
+#undef fcntl
+#undef fcntl64
+NF_FCNTL(fcntl)
+NF_FCNTL(fcntl64)
+
 NF_EXPORT int dup2(int oldfd, int newfd)
 {
     int r;
     if (oldfd == newfd || !nf_watched(newfd))
-        return nf_real()->dup2(oldfd, newfd);
-    NF_CLOSING(newfd, r = nf_real()->dup2(oldfd, newfd));
-    return r;
+        r = nf_real()->dup2(oldfd, newfd);
+    else
+        NF_CLOSING(newfd, r = nf_real()->dup2(oldfd, newfd));
+    return duplicated(oldfd, r);
 }
 
 NF_EXPORT int dup3(int oldfd, int newfd, int flags)
 {
     int r;
     if (oldfd == newfd || !nf_watched(newfd))
-        return nf_real()->dup3(oldfd, newfd, flags);
-    NF_CLOSING(newfd, r = nf_real()->dup3(oldfd, newfd, flags));
-    return r;
+        r = nf_real()->dup3(oldfd, newfd, flags);
+    else
+        NF_CLOSING(newfd, r = nf_real()->dup3(oldfd, newfd, flags));
+    return duplicated(oldfd, r);
 }
 
 /* Several may go at once: the rest is closed by the innermost step, when all of them have been noted. */
@@ -83,7 +117,9 @@ NF_EXPORT void closefrom(int lowfd)
 
 NF_EXPORT int closedir(DIR *dir)
 {
-    int fd = dirfd(dir);
+    /* The C library answers NULL with EINVAL, though its header declares it as never NULL. */
+    DIR *volatile given = dir;
+    int fd = given ? dirfd(given) : -1;
     int r;
     if (!nf_watched(fd))
         return nf_real()->closedir(dir);

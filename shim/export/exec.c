@@ -100,26 +100,26 @@ NF_EXPORT int execle(const char *path, const char *arg, ...)
 NF_EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr,
                           char *const argv[], char *const envp[])
 {
-    nf_spawn_prepare();
+    nf_spawn_prepare(actions != NULL);
     return nf_real()->posix_spawn(pid, path, actions, attr, argv, envp);
 }
 
 NF_EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr,
                            char *const argv[], char *const envp[])
 {
-    nf_spawn_prepare();
+    nf_spawn_prepare(actions != NULL);
     return nf_real()->posix_spawnp(pid, file, actions, attr, argv, envp);
 }
 
 NF_EXPORT int system(const char *command)
 {
-    nf_spawn_prepare();
+    nf_spawn_prepare(false);
     return nf_real()->system(command);
 }
 
 NF_EXPORT FILE *popen(const char *command, const char *type)
 {
-    nf_spawn_prepare();
+    nf_spawn_prepare(false);
     return nf_real()->popen(command, type);
 }
 

@@ -20,8 +20,8 @@ __attribute__((constructor)) static void loaded(void)
     nf_process_adopt();
     if (nf_config_maybe()) {
         /* What is open now came from our parent, which may still have it. */
-        nf_shared_mark(true);
-        nf_inherited_mark();
+        nf_share_open(true);
+        nf_mark_inherited();
         (void)pthread_atfork(nf_fork_prepare, nf_fork_parent, nf_fork_child);
     }
     errno = saved;

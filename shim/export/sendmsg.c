@@ -1,6 +1,8 @@
 /*
- * sendmsg(2): a descriptor passed to another process (SCM_RIGHTS) shares its open file description, and its lock.
+ * sendmsg(2), recvmsg(2): a descriptor passed between processes (SCM_RIGHTS) shares its open file description, and its
+ * lock, on both sides.
  */
+#include "base/fdset.h"
 #include "base/real.h"
 #include "export/export.h"
 #include "lock/close.h"
@@ -8,7 +10,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-static void share_rights(const struct msghdr *m)
+/* Calls share() for each descriptor in m's control data. */
+static void each_right(const struct msghdr *m, void (*share)(int fd))
 {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR((struct msghdr *)m, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0))
@@ -17,7 +20,7 @@ static void share_rights(const struct msghdr *m)
         for (size_t i = 0; i < n; i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-            nf_close_share(fd);
+            share(fd);
         }
     }
 }
@@ -25,7 +28,7 @@ static void share_rights(const struct msghdr *m)
 NF_EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 {
     if (m && m->msg_control && m->msg_controllen)
-        share_rights(m);
+        each_right(m, nf_close_share);
     return nf_real()->sendmsg(fd, m, flags);
 }
 
@@ -33,6 +36,28 @@ NF_EXPORT int sendmmsg(int fd, struct mmsghdr *vec, unsigned int n, int flags)
 {
     for (unsigned i = 0; vec && i < n; i++)
         if (vec[i].msg_hdr.msg_control && vec[i].msg_hdr.msg_controllen)
-            share_rights(&vec[i].msg_hdr);
+            each_right(&vec[i].msg_hdr, nf_close_share);
     return nf_real()->sendmmsg(fd, vec, n, flags);
+}
+
+static void received(int fd)
+{
+    nf_mark(NF_MARK_SHARED, fd);
+}
+
+NF_EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
+{
+    ssize_t n = nf_real()->recvmsg(fd, m, flags);
+    if (n >= 0 && m->msg_control && m->msg_controllen)
+        each_right(m, received);
+    return n;
+}
+
+NF_EXPORT int recvmmsg(int fd, struct mmsghdr *vec, unsigned int n, int flags, struct timespec *timeout)
+{
+    int got = nf_real()->recvmmsg(fd, vec, n, flags, timeout);
+    for (int i = 0; i < got; i++)
+        if (vec[i].msg_hdr.msg_control && vec[i].msg_hdr.msg_controllen)
+            each_right(&vec[i].msg_hdr, received);
+    return got;
 }

@@ -84,7 +84,7 @@ static bool give_to_existing(const struct nf_tenure *t, struct nf_ho_tenure *m)
  */
 static bool outlives_us(const struct nf_tenure *t)
 {
-    return t->shadow >= 0 && nf_inherited(t->fd) && getppid() > 1;
+    return t->shadow >= 0 && nf_marked(NF_MARK_INHERITED, t->fd) && getppid() > 1;
 }
 
 /* To a keeper of their own. */
@@ -190,6 +190,42 @@ int nf_keeper_give(struct nf_tenure **list, size_t n)
     return r;
 }
 
+static int survives_exec(int fd, long unused)
+{
+    (void)unused;
+    int flags = nf_sys.fcntl(fd, F_GETFD, 0);
+    return flags < 0 ? flags : !(flags & FD_CLOEXEC);
+}
+
+static bool never(int fd)
+{
+    (void)fd;
+    return false;
+}
+
+/*
+ * Sorts out those that no descriptor without close-on-exec may stand for: not only the one that the tenure is known by,
+ * for a vfork child may have made a duplicate of it (a lock file as its standard output). The file decides, not the
+ * description; erring means a keeper too many. Many at once are not worth so many looks.
+ */
+static size_t keep_inheritable(struct nf_tenure **list, size_t n)
+{
+    size_t kept = 0;
+    if (n > 16)
+        return n;
+    for (size_t i = 0; i < n; i++) {
+        int r = nf_fd_find(list[i]->dev, list[i]->ino, never, survives_exec, 0);
+        if (r != -ENOENT) {
+            list[kept++] = list[i];
+            continue;
+        }
+        nf_table_lock();
+        nf_tenure_unref(list[i]);
+        nf_table_unlock();
+    }
+    return kept;
+}
+
 int nf_keeper_give_all(bool inheritable_only)
 {
     size_t n = 0;
@@ -203,12 +239,12 @@ int nf_keeper_give_all(bool inheritable_only)
     for (struct nf_tenure *t = nf_tenure_any(NULL); t && n < room; t = nf_tenure_any(t)) {
         if (t->kept || t->lost || t->fd < 0)
             continue;
-        if (inheritable_only && (nf_sys.fcntl(t->fd, F_GETFD, 0) & FD_CLOEXEC))
-            continue;
         nf_tenure_ref(t);
         list[n++] = t;
     }
     nf_table_unlock();
+    if (inheritable_only)
+        n = keep_inheritable(list, n);
     int r = n ? nf_keeper_give(list, n) : 0;
     nf_table_lock();
     for (size_t i = 0; i < n; i++)

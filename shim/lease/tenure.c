@@ -72,7 +72,7 @@ void nf_tenure_insert(struct nf_tenure *t)
     t->refs++;
     t->listed = true;
     RB_INSERT(tree, &table, t);
-    nf_watch(t->fd);
+    nf_mark(NF_MARK_TENURE, t->fd);
     atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
 }
 
@@ -82,7 +82,7 @@ void nf_tenure_remove(struct nf_tenure *t)
         return;
     t->listed = false;
     RB_REMOVE(tree, &table, t);
-    nf_unwatch(t->fd);
+    nf_unmark(NF_MARK_TENURE, t->fd);
     t->fd = -1;
     atomic_fetch_sub_explicit(&count, 1, memory_order_relaxed);
     nf_tenure_unref(t);
@@ -90,9 +90,9 @@ void nf_tenure_remove(struct nf_tenure *t)
 
 void nf_tenure_set_fd(struct nf_tenure *t, int fd)
 {
-    nf_unwatch(t->fd);
+    nf_unmark(NF_MARK_TENURE, t->fd);
     t->fd = fd;
-    nf_watch(fd);
+    nf_mark(NF_MARK_TENURE, fd);
 }
 
 struct nf_tenure *nf_tenure_first(dev_t dev, ino_t ino)
@@ -136,10 +136,8 @@ int nf_tenure_count(void)
 bool nf_tenure_has_fd(int fd)
 {
     bool found = false;
-    if (!nf_watched(fd))
-        return false;
-    if (fd < NF_WATCH_MAX && !nf_shared_marked(fd))
-        return true; /* watched for no other reason */
+    if (fd < NF_WATCH_MAX)
+        return nf_marked(NF_MARK_TENURE, fd);
     nf_table_lock();
     for (struct nf_tenure *t = nf_tenure_any(NULL); t && !found; t = nf_tenure_any(t))
         found = t->fd == fd;

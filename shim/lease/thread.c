@@ -18,6 +18,7 @@
 #include <bsd/stdlib.h>
 #include <bsd/sys/queue.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -230,6 +231,30 @@ static void end_orphans(const struct nf_config *c)
     }
 }
 
+/*
+ * Are we all that is left of the program? When main() has called pthread_exit() and the last thread of the program's own
+ * ends, the process ends with exit(0): ours must not keep it alive.
+ */
+static bool program_is_over(void)
+{
+    char buf[512];
+    struct stat st;
+    int fd = nf_sys.open("/proc/self/stat", O_RDONLY | O_CLOEXEC, 0);
+    ssize_t n = fd < 0 ? fd : nf_sys.read(fd, buf, sizeof buf - 1);
+    if (fd >= 0)
+        (void)nf_sys.close(fd);
+    buf[n < 0 ? 0 : n] = 0;
+    const char *state = strrchr(buf, ')');
+    if (!state || strncmp(state, ") Z", 3) != 0)
+        return false;
+    /* The folder has a link for "." and "..", the dead leader and each thread. */
+    fd = nf_sys.open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    bool over = fd >= 0 && nf_sys.fstat(fd, &st) == 0 && st.st_nlink <= 4;
+    if (fd >= 0)
+        (void)nf_sys.close(fd);
+    return over;
+}
+
 static void *run(void *arg)
 {
     const struct nf_config *c = arg;
@@ -245,6 +270,10 @@ static void *run(void *arg)
             continue;
         }
         idle_since = now;
+        nf_table_unlock();
+        if (program_is_over())
+            exit(0); /* what the C library does when the last thread ends */
+        nf_table_lock();
         if (next > now) {
             sleep_until(next, c->policy.ttl_ms);
             continue;

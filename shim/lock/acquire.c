@@ -219,7 +219,8 @@ static int enter_table(int fd, const struct nf_file *f, struct nf_names *names, 
     return r;
 }
 
-int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, const char *replaces, const sigset_t *mask, unsigned forks)
+int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, bool had, const char *replaces, const sigset_t *mask,
+               unsigned forks)
 {
     struct asking k = {.c = nf_config(), .f = f, .fd = fd, .nonblock = nonblock, .mask = mask, .down_ms = 20, .foreign_ms = 20};
     int identity = nf_token_make(k.token, k.c->policy.host_extra, f->lock_dev, f->lock_ino);
@@ -228,8 +229,8 @@ int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, const 
         nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): %s", f->key, identity < 0 ? "the boot id cannot be read" : "out of memory");
         return -ENOLCK;
     }
-    k.q =
-        (struct nf_request){.names = names, .token = k.token, .identity_len = identity, .adopt = replaces, .mode = mode, .wait = !nonblock};
+    k.q = (struct nf_request){
+        .names = names, .token = k.token, .identity_len = identity, .adopt = replaces, .had = had, .mode = mode, .wait = !nonblock};
     int r = ask(&k);
     if (r != 0) {
         free(names);

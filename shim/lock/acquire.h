@@ -13,9 +13,11 @@
  * Asks for f in mode 'x' or 's'; without `nonblock` waits for its turn, during which handlers run as `mask` lets
  * them. 0: held, in the table, and renewed (or, with NETFLOCK_ON_OUTAGE=local and Redis away, held on this host only).
  * -EWOULDBLOCK, -ENOLCK, -EINTR as nf_flock(); then nothing is left in Redis, or it is being undone.
- * `replaces`: the token of the lock that is being converted, "" if none. `forks` is nf_fork_count() from before the kernel's lock was asked
- * for. Called with all signals blocked; the caller gives the kernel's lock back on failure.
+ * `had`: this description had the kernel's lock in this mode before the call, so the call must not let it go, not even
+ * for a moment. `replaces`: the token of the lock that is being converted, "" if none. `forks` is nf_fork_count() from before the kernel's
+ * lock was asked for. Called with all signals blocked; the caller gives the kernel's lock back on failure.
  */
-int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, const char *replaces, const sigset_t *mask, unsigned forks);
+int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, bool had, const char *replaces, const sigset_t *mask,
+               unsigned forks);
 
 #endif

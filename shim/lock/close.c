@@ -44,11 +44,15 @@ void nf_close_begin(int fd, struct nf_closing *c)
     c->errno_saved = errno;
     c->tenure = NULL;
     if (nf_process_where() != NF_HOME)
+        return; /* a vfork child closes its own descriptors, not ours */
+    if (fd < NF_WATCH_MAX && !nf_marked(NF_MARK_TENURE, fd)) {
+        nf_marks_forget(fd);
         return;
+    }
     nf_quiet(&quiet);
     struct nf_tenure *t = c->tenure = claim(fd);
     bool shared = (c->shared = t && nf_shared(fd));
-    nf_shared_forget(fd);
+    nf_marks_forget(fd);
     c->other = t && t->shadow >= 0 ? nf_shadow_other(fd, t->dev, t->ino) : -ENOENT;
     if (t) {
         /* Perhaps not the last of its kind, and only the kernel will know: a keeper can wait for that, we cannot. */
@@ -102,7 +106,7 @@ void nf_close_share(int fd)
     int saved = errno;
     if (!nf_config_maybe())
         return;
-    nf_shared_add(fd);
+    nf_mark(NF_MARK_SHARED, fd);
     if (nf_tenure_count() > 0 && nf_process_where() == NF_HOME && nf_config()->policy.keeper != NF_KEEPER_NEVER) {
         struct stat st;
         nf_quiet(&quiet);

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/fdset.h"
+#include "base/fdutil.h"
 #include "base/klock.h"
 #include "base/process.h"
 #include "base/real.h"
@@ -140,6 +141,20 @@ static bool still_good(const struct nf_tenure *t, char mode)
     return good;
 }
 
+/*
+ * Does this description have the kernel's lock in this mode already? Then asking again changes nothing, and other
+ * processes that share it may be working under it. Only a description that others may share, or whose tenure a keeper
+ * has, can have a lock that we do not renew ourselves.
+ */
+static bool had_already(int fd, const struct nf_file *f, const struct nf_tenure *prev, char mode)
+{
+    if (prev ? still_good(prev, mode) : !nf_shared(fd))
+        return false;
+    if (prev && prev->shadow >= 0)
+        return prev->mode == mode;
+    return nf_fd_lock_mode(fd, f->ino, false) == mode;
+}
+
 static int lock(int fd, int op, struct nf_file *f)
 {
     struct nf_quiet quiet;
@@ -154,6 +169,7 @@ static int lock(int fd, int op, struct nf_file *f)
         prev = nf_lease_of_fd(fd, f->dev, f->ino);
         nf_loud(&quiet);
     }
+    bool had = had_already(fd, f, prev, mode);
     int r = local_lock(fd, op, f, prev);
     if (r < 0) {
         drop_shadow(f);
@@ -170,11 +186,11 @@ static int lock(int fd, int op, struct nf_file *f)
             (void)strlcpy(replaced, prev->token, sizeof replaced);
             supersede(prev);
         }
-        r = nf_acquire(fd, f, mode, op & LOCK_NB, replaced, &quiet.mask, forks);
-        if (r < 0) {
+        r = nf_acquire(fd, f, mode, op & LOCK_NB, had, replaced, &quiet.mask, forks);
+        if (r < 0 && !had)
             local_unlock(fd, f);
+        if (r < 0)
             drop_shadow(f);
-        }
     }
     nf_loud(&quiet);
     return r;

@@ -30,7 +30,7 @@ void nf_fork_prepare(void)
     int saved = errno;
     nf_quiet(&quiet);
     nf_fork_counted();
-    nf_shared_mark(false);
+    nf_share_open(false);
     /* Another thread may lock between the hand-over and the mutex: look again. */
     for (int i = 0;; i++) {
         int r = nf_keeper_give_all(false);
@@ -55,7 +55,7 @@ void nf_fork_child(void)
     struct nf_quiet quiet = forking;
     nf_lease_fork_child();
     nf_process_adopt();
-    nf_inherited_mark();
+    nf_mark_inherited();
     nf_loud(&quiet);
 }
 
@@ -69,15 +69,15 @@ static void give(bool inheritable_only)
     errno = saved;
 }
 
-void nf_spawn_prepare(void)
+void nf_spawn_prepare(bool any)
 {
     if (!nf_config_maybe())
         return;
-    nf_shared_mark(true);
+    nf_share_open(!any);
     nf_fork_counted();
     if (nf_tenure_count() > 0) {
         nf_shadow_follow();
-        give(true);
+        give(!any);
     }
 }
 
@@ -91,7 +91,7 @@ void nf_exec_prepare(void)
         return;
     bool child = nf_process_where() == NF_VFORK_CHILD;
     if (child) {
-        nf_shared_mark(true);
+        nf_share_open(true);
         nf_fork_counted();
     }
     if (nf_tenure_count() > 0) {

@@ -4,13 +4,18 @@
 #ifndef NF_LOCK_LEAVE_H
 #define NF_LOCK_LEAVE_H
 
+#include <stdbool.h>
+
 /* Before fork(); then exactly one of the other two, in each process. */
 void nf_fork_prepare(void);
 void nf_fork_parent(void);
 void nf_fork_child(void);
 
-/* Before a child is made that keeps descriptors without close-on-exec (posix_spawn, system, popen). Keeps errno. */
-void nf_spawn_prepare(void);
+/*
+ * Before a child is made that keeps descriptors without close-on-exec (posix_spawn, system, popen); with `any`, perhaps
+ * others too (file actions). Keeps errno.
+ */
+void nf_spawn_prepare(bool any);
 
 /* Before execve(2), in this process or in a vfork child of it. Keeps errno. */
 void nf_exec_prepare(void);

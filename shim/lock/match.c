@@ -1,13 +1,14 @@
 /*
  * From descriptor to key: see match.h.
  *
- * A NO is remembered per descriptor, with device, inode and change time of the file: a program that locks files
- * elsewhere in a loop pays for one fstat(). A rename changes the change time, so a file moved under a prefix is seen
- * by a later lock; a folder moved there with the same descriptor still open is not.
+ * A NO is remembered until the descriptor is closed: a program that locks files elsewhere in a loop pays for one
+ * fstat(). That compares device, inode and change time, for a close that no wrapper saw, and for a file that is renamed
+ * while it is open.
  */
 #include "lock/match.h"
 
 #include "base/config.h"
+#include "base/fdset.h"
 #include "base/fdutil.h"
 #include "base/log.h"
 #include "base/prefix.h"
@@ -29,7 +30,7 @@ static struct {
 
 static bool remembered(int fd, const struct stat *st)
 {
-    if ((unsigned)fd >= REMEMBERED)
+    if (!nf_marked(NF_MARK_OUTSIDE, fd))
         return false;
     unsigned seq = atomic_load_explicit(&outside[fd].seq, memory_order_acquire);
     if (seq == 0 || seq & 1)
@@ -51,6 +52,7 @@ static void remember(int fd, const struct stat *st)
     outside[fd].ctime_sec = (unsigned long)st->st_ctim.tv_sec;
     outside[fd].ctime_nsec = (unsigned long)st->st_ctim.tv_nsec;
     atomic_store_explicit(&outside[fd].seq, seq + 2, memory_order_release);
+    nf_mark(NF_MARK_OUTSIDE, fd);
 }
 
 /* The kernel adds " (deleted)" to the name of an unlinked file: the lock still goes by the name it had. */

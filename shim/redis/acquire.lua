@@ -2,7 +2,8 @@
 -- it is stale then; but by the time this runs the caller may have lost the kernel's lock to a sharer of its description.
 -- So only the one token is adopted (removed) that the caller has seen, and after that looked at the kernel's lock again.
 -- KEYS: lock, fence, queue, alive
--- ARGV: token, length of its identity (0 = no other has the same), mode x|s, ttl ms, wait 0|1, token to adopt or ''
+-- ARGV: token, length of its identity (0 = no other has the same), mode x|s, ttl ms, wait 0|1, token to adopt or '',
+-- 1 if the caller had the kernel's lock before: then a token of its identity is its own lock, which goes on
 -- Returns {1, fence}, or {0, mode of the holder, a holder's token (one of the same identity first), ms left (-1: for
 -- ever), waiters before me}
 -- Asking again with the same token confirms a grant, keeps a place in the queue, and repeats a lost answer.
@@ -56,6 +57,10 @@ local done = confirmed()
 if done then return done end
 local stale = ARGV[6]
 if kind == 'string' then
+    if mode == 'x' and ARGV[7] == '1' and ours(redis.call('GET', key)) then
+        redis.call('SET', key, token, 'PX', ttl)
+        return {1, next_fence(fence_key)}
+    end
     if redis.call('GET', key) == stale then redis.call('DEL', key) end
 elseif kind == 'zset' then
     if stale ~= '' then redis.call('ZREM', key, stale) end

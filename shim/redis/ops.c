@@ -140,6 +140,7 @@ void nf_op_acquire(const struct nf_config *c, const struct nf_request *q, int64_
     nf_cmd_str(&call.args, ttl);
     nf_cmd_str(&call.args, q->wait ? "1" : "0");
     nf_cmd_str(&call.args, q->adopt);
+    nf_cmd_str(&call.args, q->had ? "1" : "0");
     redisReply *reply = NULL;
     a->sent_ms = nf_now_ms();
     int r = nf_script_run(&c->redis, &call, 1, &reply, deadline_ms, a->why, sizeof a->why);

@@ -51,6 +51,7 @@ struct nf_request {
     int identity_len;  /* of token's identity; 0: no other has the same */
     const char *adopt; /* a token of our own host that is certainly stale, to be removed; "" none */
     char mode;         /* 'x' or 's' */
+    bool had;          /* the kernel's lock was ours in this mode before: take its tenure over without letting it go */
     bool wait;         /* queue me when busy */
 };
 
