@@ -80,6 +80,21 @@ static int fd_number(const char *name)
     return name[0] < '0' || name[0] > '9' ? -1 : atoi(name);
 }
 
+/* Without /proc (after chroot), or without a descriptor to read it: one number after the other. */
+static int find_by_number(dev_t dev, ino_t ino, bool (*skip)(int fd), int (*test)(int fd, long arg), long arg)
+{
+    struct rlimit lim;
+    int end = getrlimit(RLIMIT_NOFILE, &lim) == 0 && lim.rlim_cur < 65536 ? (int)lim.rlim_cur : 65536;
+    for (int fd = 0; fd < end; fd++) {
+        if (skip(fd) || !nf_fd_is(fd, dev, ino))
+            continue;
+        int yes = test(fd, arg);
+        if (yes != 0)
+            return yes < 0 ? yes : fd;
+    }
+    return -ENOENT;
+}
+
 int nf_fd_find(dev_t dev, ino_t ino, bool (*skip)(int fd), int (*test)(int fd, long arg), long arg)
 {
     /* Aligned as the kernel's records ask for. */
@@ -91,7 +106,7 @@ int nf_fd_find(dev_t dev, ino_t ino, bool (*skip)(int fd), int (*test)(int fd, l
     int found = -ENOENT;
     ssize_t n;
     if (dir < 0)
-        return dir == -ENOENT ? -EIO : dir;
+        return find_by_number(dev, ino, skip, test, arg);
     while (found == -ENOENT && (n = nf_sys.getdents(dir, buf.bytes, sizeof buf)) != 0) {
         if (n < 0) {
             found = (int)n;

@@ -46,6 +46,13 @@ static int stderr_is_safe(void)
     return S_ISREG(st.st_mode) && flags >= 0 && (flags & O_APPEND);
 }
 
+/* A pipe whose reader has stalled would hold us up, and with us the renewals. */
+static int stderr_has_room(void)
+{
+    struct pollfd p = {.fd = 2, .events = POLLOUT};
+    return nf_sys.poll(&p, 1, 0) == 1 && (p.revents & POLLOUT);
+}
+
 static void to_syslog(enum nf_log_level level, const char *line, size_t len)
 {
     static const int priority[] = {3 /* err */, 4 /* warning */, 6 /* info */, 7 /* debug */};
@@ -106,6 +113,8 @@ void nf_log(enum nf_log_level level, const char *fmt, ...)
     if (conf.where == 'f')
         to_file(line, n);
     else if (conf.where == 'y' || !stderr_is_safe())
+        to_syslog(level, line, n - 1);
+    else if (!stderr_has_room())
         to_syslog(level, line, n - 1);
     else
         (void)nf_sys.write(2, line, n);

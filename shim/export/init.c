@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdlib.h>
 
 __attribute__((constructor)) static void loaded(void)
 {
@@ -23,6 +24,7 @@ __attribute__((constructor)) static void loaded(void)
         nf_share_open(true);
         nf_mark_inherited();
         (void)pthread_atfork(nf_fork_prepare, nf_fork_parent, nf_fork_child);
+        (void)at_quick_exit(nf_exit_prepare);
     }
     errno = saved;
 }

@@ -16,7 +16,9 @@ static void each_right(const struct msghdr *m, void (*share)(int fd))
     for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR((struct msghdr *)m, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0))
             continue;
-        size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        size_t room = (size_t)((char *)m->msg_control + m->msg_controllen - (char *)CMSG_DATA(c));
+        size_t len = c->cmsg_len - CMSG_LEN(0) < room ? c->cmsg_len - CMSG_LEN(0) : room;
+        size_t n = len / sizeof(int);
         for (size_t i = 0; i < n; i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
@@ -25,19 +27,22 @@ static void each_right(const struct msghdr *m, void (*share)(int fd))
     }
 }
 
+/* The kernel goes first: it judges the pointers. */
 NF_EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 {
-    if (m && m->msg_control && m->msg_controllen)
+    ssize_t n = nf_real()->sendmsg(fd, m, flags);
+    if (n >= 0 && m->msg_control && m->msg_controllen)
         each_right(m, nf_close_share);
-    return nf_real()->sendmsg(fd, m, flags);
+    return n;
 }
 
 NF_EXPORT int sendmmsg(int fd, struct mmsghdr *vec, unsigned int n, int flags)
 {
-    for (unsigned i = 0; vec && i < n; i++)
+    int sent = nf_real()->sendmmsg(fd, vec, n, flags);
+    for (int i = 0; i < sent; i++)
         if (vec[i].msg_hdr.msg_control && vec[i].msg_hdr.msg_controllen)
             each_right(&vec[i].msg_hdr, nf_close_share);
-    return nf_real()->sendmmsg(fd, vec, n, flags);
+    return sent;
 }
 
 static void received(int fd)

@@ -48,9 +48,9 @@ static void drop_finished(void)
 static bool all_finished(void)
 {
     struct kfile *f;
-    TAILQ_FOREACH(f, &keeper.files, link)
-    if (!TAILQ_EMPTY(&f->tenures))
-        return false;
+    TAILQ_FOREACH (f, &keeper.files, link)
+        if (!TAILQ_EMPTY(&f->tenures))
+            return false;
     return true;
 }
 
@@ -63,15 +63,15 @@ static void serve(void)
             return;
         drop_finished();
         size_t n = 1;
-        TAILQ_FOREACH(f, &keeper.files, link)
-        n++;
+        TAILQ_FOREACH (f, &keeper.files, link)
+            n++;
         struct pollfd *p = calloc(n, sizeof *p);
         if (!p)
             return;
         p[0] = (struct pollfd){.fd = keeper.wake[0], .events = POLLIN};
         n = 1;
-        TAILQ_FOREACH(f, &keeper.files, link)
-        p[n++] = (struct pollfd){.fd = f->listen, .events = POLLIN};
+        TAILQ_FOREACH (f, &keeper.files, link)
+            p[n++] = (struct pollfd){.fd = f->listen, .events = POLLIN};
         int wait = next == INT64_MAX ? -1 : nf_left_ms(next);
         (void)nf_sys.poll(p, n, wait);
         if (p[0].revents) {
@@ -79,8 +79,7 @@ static void serve(void)
             (void)nf_sys.read(keeper.wake[0], drain, sizeof drain);
         }
         n = 1;
-        TAILQ_FOREACH(f, &keeper.files, link)
-        {
+        TAILQ_FOREACH (f, &keeper.files, link) {
             if (p[n].fd >= 0 && p[n].revents)
                 serve_listener(f);
             n++;

@@ -46,9 +46,9 @@ struct kfile *kfile_new(const struct nf_ho_tenure *m)
 static struct kfile *find(const struct nf_ho_tenure *m)
 {
     struct kfile *f;
-    TAILQ_FOREACH(f, &keeper.files, link)
-    if (f->dev == m->dev && f->ino == m->ino && f->names->key_len == m->key_len && memcmp(f->names->key, m->key, m->key_len) == 0)
-        return f;
+    TAILQ_FOREACH (f, &keeper.files, link)
+        if (f->dev == m->dev && f->ino == m->ino && f->names->key_len == m->key_len && memcmp(f->names->key, m->key, m->key_len) == 0)
+            return f;
     return NULL;
 }
 

@@ -109,7 +109,7 @@ static void renew(struct kfile *f, struct kept *k)
     char why[200] = "";
     int64_t sent = nf_now_ms();
     int64_t give_up = sent + keeper.redis.timeout_ms;
-    struct nf_renewal r = {.names = f->names, .token = k->token, .fence = k->fence, .mode = k->mode};
+    struct nf_renewal r = {.names = f->names, .token = k->token, .fence = k->fence, .identity_len = k->identity_len, .mode = k->mode};
     give_up = k->deadline_ms > sent && k->deadline_ms < give_up ? k->deadline_ms : give_up;
     int err = nf_op_renew(&keeper.redis, &keeper.policy, &r, 1, give_up, why, sizeof why);
     k->tried_ms = sent;
@@ -137,8 +137,7 @@ int64_t tend(void)
 {
     int64_t next = INT64_MAX;
     struct kfile *f;
-    TAILQ_FOREACH(f, &keeper.files, link)
-    {
+    TAILQ_FOREACH (f, &keeper.files, link) {
         struct kept *k;
         struct kept *after;
         bool watched = has_thread(f);
@@ -152,8 +151,7 @@ int64_t tend(void)
                 renew(f, k);
         }
         tend_ended(f);
-        TAILQ_FOREACH(k, &f->tenures, link)
-        {
+        TAILQ_FOREACH (k, &f->tenures, link) {
             int64_t at = has_ended(f, k) ? k->release_at_ms : k->lost ? INT64_MAX : due_ms(k);
             if ((!watched || k->hold >= 0) && at > nf_now_ms() + LOOK_MS)
                 at = nf_now_ms() + LOOK_MS;

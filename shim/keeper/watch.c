@@ -20,9 +20,9 @@
 static bool live_locked(struct kfile *f)
 {
     struct kept *k;
-    TAILQ_FOREACH(k, &f->tenures, link)
-    if (!k->ended)
-        return true;
+    TAILQ_FOREACH (k, &f->tenures, link)
+        if (!k->ended)
+            return true;
     return false;
 }
 
@@ -40,17 +40,19 @@ static bool look_locked(struct kfile *f)
     struct kept *k;
     if (f->fresh >= 0) {
         int r = nf_klock(f->fresh, LOCK_EX | LOCK_NB, f->ofd);
+        if (r == -EBADF && !f->has_thread)
+            f->fresh = -1; /* NFS wants a writable descriptor for an exclusive lock: next time by /proc/locks */
         if (r < 0)
             return false;
-        TAILQ_FOREACH(k, &f->tenures, link)
-        k->ended = true;
+        TAILQ_FOREACH (k, &f->tenures, link)
+            k->ended = true;
         (void)nf_klock(f->fresh, LOCK_UN, f->ofd);
         return true;
     }
     if (nf_inode_locked((ino_t)f->ino, f->ofd) != 0)
         return false;
-    TAILQ_FOREACH(k, &f->tenures, link)
-    k->ended = true;
+    TAILQ_FOREACH (k, &f->tenures, link)
+        k->ended = true;
     return true;
 }
 
@@ -103,10 +105,15 @@ void kfile_watch_start(struct kfile *f)
     threads += f->has_thread;
 }
 
+static unsigned long long fence_of(const struct kept *k)
+{
+    return strtoull(k->fence, NULL, 10);
+}
+
 /*
  * The kernel let the new one in. So an earlier exclusive tenure, or any earlier one beside a new exclusive, has ended
  * without our having seen it. Two shared tenures of one host are one to the others: one token is enough. The newest is
- * kept, since it was in Redis a moment ago, while an older one may have been adopted away unseen. What is marked ended is
+ * kept (the fence tells, not the order of arrival), while an older one may have been adopted away unseen. What is ended is
  * released by its token, which does no harm where Redis does not know it any more. The same token may come twice, from
  * two threads of one process, or from a process and its vfork child.
  */
@@ -115,12 +122,13 @@ void kfile_add(struct kfile *f, struct kept *k)
     struct kept *old;
     bool known = false;
     pthread_mutex_lock(&f->mu);
-    TAILQ_FOREACH(old, &f->tenures, link)
-    {
+    TAILQ_FOREACH (old, &f->tenures, link) {
         if (strcmp(old->token, k->token) == 0)
             known = true;
-        else
+        else if (fence_of(old) <= fence_of(k))
             old->ended = true;
+        else if (!old->ended)
+            k->ended = true;
     }
     if (!known)
         TAILQ_INSERT_TAIL(&f->tenures, k, link);
@@ -135,9 +143,9 @@ bool kfile_ended(struct kfile *f, const char *token)
     struct kept *k;
     bool found = false;
     pthread_mutex_lock(&f->mu);
-    TAILQ_FOREACH(k, &f->tenures, link)
-    if (strcmp(k->token, token) == 0)
-        found = k->ended = true;
+    TAILQ_FOREACH (k, &f->tenures, link)
+        if (strcmp(k->token, token) == 0)
+            found = k->ended = true;
     pthread_mutex_unlock(&f->mu);
     return found;
 }

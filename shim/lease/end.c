@@ -32,14 +32,32 @@ void nf_lease_end(struct nf_tenure *t)
         nf_lease_orphan(names, t->token, t->mode, nf_now_ms() + c->policy.ttl_ms);
 }
 
-static int has_flock(int fd, long ino)
+/* Is fd a descriptor of another tenure's description? (Where kcmp(2) is not allowed this cannot be told: no.) */
+static bool of_another(const struct nf_tenure *t, int fd)
 {
-    return nf_fd_lock_mode(fd, (ino_t)ino, false);
+    int others[16];
+    size_t n = 0;
+    nf_table_lock();
+    for (struct nf_tenure *u = nf_tenure_first(t->dev, t->ino); u && n < 16; u = nf_tenure_next(u))
+        if (u != t && u->fd >= 0)
+            others[n++] = u->fd;
+    nf_table_unlock();
+    while (n > 0)
+        if (nf_sys.kcmp_file(others[--n], fd) == 0)
+            return true;
+    return false;
+}
+
+static int has_our_flock(int fd, long arg)
+{
+    const struct nf_tenure *t = (const struct nf_tenure *)arg;
+    int mode = nf_fd_lock_mode(fd, t->ino, false);
+    return mode > 0 && of_another(t, fd) ? 0 : mode;
 }
 
 int nf_lease_other_fd(const struct nf_tenure *t)
 {
-    return nf_fd_find(t->dev, t->ino, nf_tenure_has_fd, has_flock, (long)t->ino);
+    return nf_fd_find(t->dev, t->ino, nf_tenure_has_fd, has_our_flock, (long)t);
 }
 
 /* A stand-in's lock tells nothing about the descriptors it stands for: any open one of the file counts. */
@@ -120,12 +138,15 @@ struct nf_tenure *nf_lease_of_fd(int fd, dev_t dev, ino_t ino)
     if (nf_tenure_count() == 0)
         return NULL;
     nf_table_lock();
+    for (struct nf_tenure *t = nf_tenure_first(dev, ino); t && !found; t = nf_tenure_next(t))
+        if (t->fd == fd)
+            found = t;
+    if (found)
+        nf_tenure_ref(found);
     for (struct nf_tenure *t = nf_tenure_first(dev, ino); t && c.n < CANDIDATES && !found; t = nf_tenure_next(t)) {
         nf_tenure_ref(t);
         c.fd[c.n] = t->fd;
         c.t[c.n++] = t;
-        if (t->fd == fd)
-            found = t;
     }
     nf_table_unlock();
     if (!found && c.n)

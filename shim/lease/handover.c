@@ -97,6 +97,8 @@ static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m
     nf_table_lock();
     for (size_t i = 0; i < n; i++)
         files[i] = (struct nf_keeper_fds){.fd = list[i]->shadow >= 0 ? list[i]->shadow : list[i]->fd,
+                                          .dev = list[i]->lock_dev,
+                                          .ino = list[i]->lock_ino,
                                           .ofd = list[i]->shadow >= 0,
                                           .fresh = -1,
                                           .hold = outlives_us(list[i]) ? list[i]->shadow : -1,

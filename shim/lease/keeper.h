@@ -35,6 +35,8 @@ bool nf_keeper_ended(dev_t dev, ino_t ino, const char *key, size_t key_len, cons
 /* What a new keeper gets of each file, besides its tenure. */
 struct nf_keeper_fds {
     int fd;    /* a descriptor of the file whose lock counts */
+    dev_t dev; /* which must still be this file when the keeper opens it */
+    ino_t ino;
     bool ofd;  /* it is a stand-in, locked with open file description locks */
     int fresh; /* out: the keeper's own open file description of it, by number; -1 where none could be had */
     int hold;  /* a stand-in that the keeper inherits, to keep its lock alive as long as anybody has `held`; -1: none */

@@ -57,14 +57,19 @@ static int keeper_path(char *buf, size_t size)
     return 0;
 }
 
-static int open_fresh(int fd, bool writable)
+/* The number may mean another file by now: then the keeper looks at /proc/locks instead. */
+static int open_fresh(const struct nf_keeper_fds *f)
 {
     char link[40];
-    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    int fresh = nf_sys.open(link, (writable ? O_RDWR : O_RDONLY) | O_NONBLOCK | O_NOCTTY, 0);
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", f->fd);
+    int fresh = nf_sys.open(link, (f->ofd ? O_RDWR : O_RDONLY) | O_NONBLOCK | O_NOCTTY, 0);
     if (fresh == -EACCES)
         fresh = nf_sys.open(link, O_WRONLY | O_NONBLOCK | O_NOCTTY, 0);
-    return fresh < 0 ? -1 : fresh;
+    if (fresh >= 0 && nf_fd_is(fresh, f->dev, f->ino))
+        return fresh;
+    if (fresh >= 0)
+        (void)nf_sys.close(fresh);
+    return -1;
 }
 
 static void close_span(unsigned first, unsigned last)
@@ -102,7 +107,7 @@ static void close_others(int *keep, size_t n)
 
 static void keep_file(struct nf_keeper_fds *f, int *keep)
 {
-    keep[0] = f->fresh = f->fd < 0 ? -1 : open_fresh(f->fd, f->ofd);
+    keep[0] = f->fresh = f->fd < 0 ? -1 : open_fresh(f);
     keep[1] = f->hold;
     keep[2] = f->held;
     if (f->hold >= 0)

@@ -68,6 +68,11 @@ pthread_mutex_t *nf_table_mutex(void)
 
 void nf_tenure_insert(struct nf_tenure *t)
 {
+    /* A close that nobody saw, and the number in use again: it stands for the newer tenure only. */
+    if (nf_marked(NF_MARK_TENURE, t->fd))
+        for (struct nf_tenure *old = nf_tenure_any(NULL); old; old = nf_tenure_any(old))
+            if (old->fd == t->fd)
+                old->fd = -1;
     t->seq = next_seq++;
     t->refs++;
     t->listed = true;

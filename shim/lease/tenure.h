@@ -37,6 +37,7 @@ struct nf_tenure {
     bool giving;         /* being handed to a keeper, which may already count on its token */
     bool lost;           /* the lease ran out, or somebody else has the file */
     bool deciding;       /* a thread is finding out whether it has ended */
+    bool ending;         /* LOCK_UN is on its way to the kernel */
     int64_t renewed_ms;  /* when the last successful request was sent (CLOCK_BOOTTIME) */
     int64_t tried_ms;    /* when the last one was tried */
     int64_t deadline_ms; /* up to here nobody else can have it */

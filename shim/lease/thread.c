@@ -96,8 +96,8 @@ static int64_t next_event(int ttl_ms)
         due = due < t->deadline_ms ? due : t->deadline_ms;
         next = due < next ? due : next;
     }
-    TAILQ_FOREACH(o, &orphans, link)
-    next = o->next_ms < next ? o->next_ms : next;
+    TAILQ_FOREACH (o, &orphans, link)
+        next = o->next_ms < next ? o->next_ms : next;
     return next;
 }
 
@@ -166,7 +166,11 @@ static void renew(const struct nf_config *c, struct nf_tenure **list, size_t n)
         }
     int64_t first_deadline = INT64_MAX;
     for (size_t i = 0; i < live; i++) {
-        r[i] = (struct nf_renewal){.names = list[i]->names, .token = list[i]->token, .fence = list[i]->fence, .mode = list[i]->mode};
+        r[i] = (struct nf_renewal){.names = list[i]->names,
+                                   .token = list[i]->token,
+                                   .fence = list[i]->fence,
+                                   .identity_len = list[i]->identity_len,
+                                   .mode = list[i]->mode};
         first_deadline = list[i]->deadline_ms < first_deadline ? list[i]->deadline_ms : first_deadline;
     }
     /* An exchange that hangs must not make us miss a deadline. */
@@ -208,9 +212,9 @@ static void end_orphans(const struct nf_config *c)
         struct nf_answer a;
         int64_t now = nf_now_ms();
         nf_table_lock();
-        TAILQ_FOREACH(o, &orphans, link)
-        if (o->next_ms <= now)
-            break;
+        TAILQ_FOREACH (o, &orphans, link)
+            if (o->next_ms <= now)
+                break;
         if (o)
             TAILQ_REMOVE(&orphans, o, link);
         nf_table_unlock();
@@ -311,6 +315,13 @@ static int ensure_running(int64_t due_ms)
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     int r = pthread_create(&thread, &attr, run, (void *)(uintptr_t)nf_config());
+    if (r == EINVAL) {
+        /* A program with much thread-local data: it needs more than that for itself. */
+        pthread_attr_destroy(&attr);
+        pthread_attr_init(&attr);
+        pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+        r = pthread_create(&thread, &attr, run, (void *)(uintptr_t)nf_config());
+    }
     pthread_attr_destroy(&attr);
     running = r == 0;
     return -r;

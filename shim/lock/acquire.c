@@ -4,6 +4,7 @@
 #include "lock/acquire.h"
 
 #include "base/clock.h"
+#include "base/fdset.h"
 #include "base/fdutil.h"
 #include "base/log.h"
 #include "base/process.h"
@@ -51,8 +52,9 @@ static int patience_ms(const struct nf_answer *a, int *foreign_ms)
         *foreign_ms = *foreign_ms < 250 ? *foreign_ms * 2 : 250;
         return *foreign_ms / 2 + (int)arc4random_uniform((uint32_t)*foreign_ms);
     }
-    if (a->before_me == 0 && a->left_ms >= 0 && a->left_ms < NF_WAITER_POLL_MS)
-        return (int)a->left_ms + 2 + jitter;
+    /* Not only the head watches: it may be dead. */
+    if (a->before_me >= 0 && a->before_me < 3 && a->left_ms >= 0 && a->left_ms < NF_WAITER_POLL_MS)
+        return (int)a->left_ms + 2 + jitter + 25 * (int)a->before_me;
     return NF_WAITER_POLL_MS + 10 * jitter;
 }
 
@@ -209,8 +211,9 @@ static int enter_table(int fd, const struct nf_file *f, struct nf_names *names, 
     if (r < 0) {
         nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): no thread to renew it (error %d)", q->names->key, -r);
         r = -ENOLCK;
-    } else if (c->policy.keeper == NF_KEEPER_ALWAYS || (forks != nf_fork_count() && c->policy.keeper == NF_KEEPER_AUTO)) {
-        /* Forked in the meantime: a child has the descriptor with the kernel's lock, and its hand-over missed us. */
+    } else if (c->policy.keeper == NF_KEEPER_ALWAYS ||
+               (c->policy.keeper == NF_KEEPER_AUTO && (forks != nf_fork_count() || nf_shared(fd)))) {
+        /* Another process has the description, or got it while we waited: it may outlive us by any death of ours. */
         (void)nf_keeper_give(&t, 1);
     }
     nf_table_lock();

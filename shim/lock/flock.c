@@ -112,20 +112,25 @@ static void drop_shadow(struct nf_file *f)
 }
 
 /* The kernel has said no to a conversion, and may have dropped the old lock on the way (flock(2)). */
-static void after_failed_conversion(struct nf_tenure *prev)
+static void after_failed_conversion(int fd, struct nf_tenure *prev)
 {
     struct nf_quiet quiet;
     if (!prev)
         return;
     nf_quiet(&quiet);
-    (void)nf_lease_verify(prev);
+    int lock_fd = prev->shadow >= 0 ? prev->shadow : fd;
+    if (nf_fd_lock_mode(lock_fd, prev->lock_ino, prev->shadow >= 0) == 0)
+        nf_lease_end(prev);
     unref(prev);
     nf_loud(&quiet);
 }
 
 /* Ends what the converted lock was in Redis: the new request's script does it, since it is of the same identity. */
-static void supersede(struct nf_tenure *prev)
+static void supersede(struct nf_tenure *prev, const struct nf_file *f)
 {
+    /* Renamed since: the new request is about another key, and will not find the old one. */
+    if (prev->names->key_len != f->key_len || memcmp(prev->names->key, f->key, f->key_len) != 0)
+        nf_lease_end(prev);
     nf_table_lock();
     nf_tenure_remove(prev);
     nf_tenure_unref(prev);
@@ -133,10 +138,12 @@ static void supersede(struct nf_tenure *prev)
 }
 
 /* Asked for what is held already: nothing to do. What a keeper renews we cannot vouch for: ask Redis again. */
-static bool still_good(const struct nf_tenure *t, char mode)
+static bool still_good(const struct nf_tenure *t, int fd, char mode)
 {
+    if (nf_shared(fd))
+        return false; /* another process may have unlocked or converted it */
     nf_table_lock();
-    bool good = t->listed && !t->lost && !t->kept && t->mode == mode && nf_left_ms(t->deadline_ms) > 0;
+    bool good = t->listed && !t->ending && !t->lost && !t->kept && t->mode == mode && nf_left_ms(t->deadline_ms) > 0;
     nf_table_unlock();
     return good;
 }
@@ -148,7 +155,7 @@ static bool still_good(const struct nf_tenure *t, char mode)
  */
 static bool had_already(int fd, const struct nf_file *f, const struct nf_tenure *prev, char mode)
 {
-    if (prev ? still_good(prev, mode) : !nf_shared(fd))
+    if (prev ? still_good(prev, fd, mode) : !nf_shared(fd))
         return false;
     if (prev && prev->shadow >= 0)
         return prev->mode == mode;
@@ -173,18 +180,18 @@ static int lock(int fd, int op, struct nf_file *f)
     int r = local_lock(fd, op, f, prev);
     if (r < 0) {
         drop_shadow(f);
-        after_failed_conversion(prev);
+        after_failed_conversion(fd, prev);
         return r;
     }
     nf_quiet(&quiet);
-    if (prev && still_good(prev, mode)) {
+    if (prev && still_good(prev, fd, mode)) {
         drop_shadow(f);
         unref(prev);
     } else {
         char replaced[NF_TOKEN_MAX] = "";
         if (prev) {
             (void)strlcpy(replaced, prev->token, sizeof replaced);
-            supersede(prev);
+            supersede(prev, f);
         }
         r = nf_acquire(fd, f, mode, op & LOCK_NB, had, replaced, &quiet.mask, forks);
         if (r < 0 && !had)
@@ -235,6 +242,13 @@ static struct nf_tenure *known(int fd, struct nf_file *f)
     return t;
 }
 
+static void set_ending(struct nf_tenure *t, bool ending)
+{
+    nf_table_lock();
+    t->ending = ending;
+    nf_table_unlock();
+}
+
 /* `matched`: *f is filled in; else fd is one that a tenure is known by. */
 static int unlock(int fd, int op, struct nf_file *f, bool matched)
 {
@@ -245,6 +259,8 @@ static int unlock(int fd, int op, struct nf_file *f, bool matched)
         nf_loud(&quiet);
         return real_flock(fd, op);
     }
+    if (t)
+        set_ending(t, true); /* before the kernel lets another thread have it */
     int r = t && t->shadow >= 0 ? nf_klock(t->shadow, LOCK_UN, true) : real_flock(fd, op);
     if (r < 0 && nf_shadow_allowed(nf_config(), r, f))
         r = 0; /* there is no such lock, so it is unlocked */
@@ -252,6 +268,8 @@ static int unlock(int fd, int op, struct nf_file *f, bool matched)
         f->lock_dev = t->lock_dev;
         f->lock_ino = t->lock_ino;
     }
+    if (r < 0 && t)
+        set_ending(t, false);
     if (r == 0 && (t || nf_config()->policy.keeper != NF_KEEPER_NEVER))
         unlocked(t, f);
     else if (t)

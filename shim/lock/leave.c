@@ -30,7 +30,6 @@ void nf_fork_prepare(void)
     int saved = errno;
     nf_quiet(&quiet);
     nf_fork_counted();
-    nf_share_open(false);
     /* Another thread may lock between the hand-over and the mutex: look again. */
     for (int i = 0;; i++) {
         int r = nf_keeper_give_all(false);
@@ -46,6 +45,8 @@ void nf_fork_prepare(void)
 void nf_fork_parent(void)
 {
     struct nf_quiet quiet = forking;
+    nf_share_open(false); /* now, that no other thread can have opened one unseen */
+    nf_fork_counted();
     nf_lease_fork_parent();
     nf_loud(&quiet);
 }
@@ -55,6 +56,7 @@ void nf_fork_child(void)
     struct nf_quiet quiet = forking;
     nf_lease_fork_child();
     nf_process_adopt();
+    nf_share_open(false);
     nf_mark_inherited();
     nf_loud(&quiet);
 }

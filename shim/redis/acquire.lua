@@ -63,8 +63,9 @@ if kind == 'string' then
     end
     if redis.call('GET', key) == stale then redis.call('DEL', key) end
 elseif kind == 'zset' then
-    if stale ~= '' then redis.call('ZREM', key, stale) end
-    -- Readers of one host are one to the others, so a reader joins its own host's at once.
+    -- A shared token may stand for several readers of its host: only an exclusive lock, which none of them can have survived,
+    -- removes it. Readers of one host are one to the others, so a reader joins its own host's at once.
+    if mode == 'x' and stale ~= '' then redis.call('ZREM', key, stale) end
     for _, other in ipairs(redis.call('ZRANGE', key, 0, -1)) do
         if mode == 's' and ours(other) then joins = true end
     end

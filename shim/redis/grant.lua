@@ -1,6 +1,6 @@
 -- Included after fence.lua: hands the file to the waiters at the head of the queue, as far as they fit.
 -- A waiter is granted a short lease, until it has confirmed by asking again; it is woken through its own list.
--- The waiter that is next in line then is nudged, so that it watches a grant that may have gone to a dead one.
+-- The two waiters that are next in line then are nudged, so that they watch a grant that may have gone to a dead one.
 local function grant_waiters(key, fence_key, queue, alive, grant_ms, self)
     local granted_other = false
     local t = redis.call('TIME')
@@ -35,11 +35,12 @@ local function grant_waiters(key, fence_key, queue, alive, grant_ms, self)
         end
     end
     if granted_other then
-        local next_head = redis.call('ZRANGE', queue, 0, 0)[1]
-        if string.sub(next_head, 3) ~= self then
-            local list = 'netflock:{' .. key .. '}:wait:' .. string.sub(next_head, 3)
-            redis.call('RPUSH', list, '')
-            redis.call('PEXPIRE', list, 2000)
+        for _, next_one in ipairs(redis.call('ZRANGE', queue, 0, 1)) do
+            if string.sub(next_one, 3) ~= self then
+                local list = 'netflock:{' .. key .. '}:wait:' .. string.sub(next_one, 3)
+                redis.call('RPUSH', list, '')
+                redis.call('PEXPIRE', list, 2000)
+            end
         end
     end
 end

@@ -204,6 +204,7 @@ static int renew_batch(const struct nf_redis_opts *o, const char *ttl, struct nf
                        size_t why_size)
 {
     struct nf_script_call calls[BATCH] = {0};
+    char identity[BATCH][16];
     redisReply *replies[BATCH];
     for (size_t i = 0; i < n; i++) {
         calls[i] = (struct nf_script_call){.script = &nf_script_renew, .n_keys = 2};
@@ -213,6 +214,8 @@ static int renew_batch(const struct nf_redis_opts *o, const char *ttl, struct nf
         nf_cmd_add(&calls[i].args, &r[i].mode, 1);
         nf_cmd_str(&calls[i].args, ttl);
         nf_cmd_str(&calls[i].args, r[i].fence);
+        (void)snprintf(identity[i], sizeof identity[i], "%d", r[i].identity_len);
+        nf_cmd_str(&calls[i].args, identity[i]);
     }
     int err = nf_script_run(o, calls, n, replies, deadline_ms, why, why_size);
     for (size_t i = 0; err == 0 && i < n; i++) {

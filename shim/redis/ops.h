@@ -71,6 +71,7 @@ struct nf_renewal {
     const struct nf_names *names;
     const char *token;
     const char *fence;
+    int identity_len;
     char mode;
     enum { NF_RENEWED, NF_RECLAIMED, NF_GONE, NF_UNKNOWN } result;
     char holder[NF_TOKEN_MAX]; /* NF_GONE: who has it now, "" nobody */

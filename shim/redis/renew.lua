@@ -1,10 +1,20 @@
--- Extends a tenure. KEYS: lock, fence   ARGV: token, mode, ttl ms, fence of the tenure
+-- Extends a tenure. KEYS: lock, fence   ARGV: token, mode, ttl ms, fence of the tenure, length of the token's identity
 -- Returns {1}: extended; {2}: the key was gone, nobody had been in between, and it was taken back;
 -- {0, a token that holds it now, or ''}: lost.
 local key, token, ttl = KEYS[1], ARGV[1], tonumber(ARGV[3])
 local kind = redis.call('TYPE', key)['ok']
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
+-- A reader whose token is gone joins again if another reader of its host is still there: the host never left.
+local function present(score)
+    if score then return true end
+    local identity = string.sub(token, 1, tonumber(ARGV[5]))
+    for _, other in ipairs(redis.call('ZRANGEBYSCORE', key, now, '+inf')) do
+        if identity ~= '' and string.sub(other, 1, #identity) == identity then return true end
+    end
+    return false
+end
+
 if ARGV[2] == 'x' then
     if kind == 'string' then
         local holder = redis.call('GET', key)
@@ -15,7 +25,7 @@ if ARGV[2] == 'x' then
         end
         return {0, holder}
     end
-elseif kind == 'zset' and redis.call('ZSCORE', key, token) then
+elseif kind == 'zset' and present(redis.call('ZSCORE', key, token)) then
     redis.call('ZADD', key, now + ttl, token)
     if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ttl) end
     redis.call('EXPIRE', KEYS[2], 86400)

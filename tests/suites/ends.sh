@@ -1,0 +1,146 @@
+#!/bin/bash
+# Programs that end, or end a thread, in unusual ways; and a descriptor's number that comes to mean another file.
+. "$(dirname "$0")/../lib.sh"
+
+export LOCKFILE=$F PYTHONPATH=$TESTS/probes PYTHONDONTWRITEBYTECODE=1
+
+# Marks by which a test and its programs wait for each other; see probes/steps.py.
+begin() { STEPS=$(mktemp -d "$W/shared/XXXXXX"); export STEPS; }
+go() { mkdir "$STEPS/$1"; }
+seen() { [ -d "$STEPS/$1" ]; }
+reached() { must "seen $1" "${2:-8}" "${3:-}"; }
+
+py() { local n=$1; shift; spawn "$n" python3 -c "from steps import *
+$*"; }
+
+test_a_program_whose_last_thread_ends_is_gone_and_so_is_its_lock() {
+	local p
+	export NF_TTL=20s # so that the end of the lease cannot be what frees it
+	spawn 1 "$PROBES/mainends" last "$F"; p=$PID
+	must "[ ! -e /proc/$p ] || grep -q '^State:.Z' /proc/$p/status" 8 "the program has no thread left;"
+	kill -KILL $p 2>/dev/null && wait_until "! kill -0 $p 2>/dev/null" 1
+	wait $p; assertEquals "exit status" 0 $?
+	must '[ "$(busy "$F")" = 0 ]' 3 "freed:"
+	assertNoKeys
+	export NF_TTL=3s
+}
+
+test_a_thread_can_lock_when_main_has_ended() {
+	local path
+	mkdir -p "$W/shared/elsewhere"
+	for path in "$F" "$W/shared/elsewhere/x"; do
+		begin
+		: >"$W/out"
+		spawn 1 "$PROBES/mainends" worker "$path" "$STEPS" >"$W/out" 2>&1
+		reached asked
+		assertEquals "$path" "flock 0 " "$(cat "$W/out")"
+		[ "$path" != "$F" ] || assertEquals "held on another host" 1 "$(busy "$F")"
+		go end; wait $PID; assertEquals "exit status" 0 $?
+		must '[ "$(busy "$F")" = 0 ]' 3 "freed:"
+	done
+	assertNoKeys
+}
+
+test_a_thread_that_closes_the_lock_of_an_ended_main_frees_it() {
+	begin
+	export NF_TTL=20s
+	spawn 1 "$PROBES/mainends" close "$F" "$STEPS"
+	reached ready
+	assertEquals "held on another host" 1 "$(busy "$F")"
+	go close; reached closed
+	must '[ "$(busy "$F")" = 0 ]' 3 "freed:"
+	assertNoKeys
+	go end; wait $PID; assertEquals "exit status" 0 $?
+	export NF_TTL=3s
+}
+
+test_a_lock_outlives_the_end_of_main_as_long_as_its_thread_keeps_it() {
+	begin
+	export NF_TTL=1s
+	spawn 1 "$PROBES/mainends" close "$F" "$STEPS"
+	reached ready
+	local end=$(($(now_ms) + 1800)) # more than a lease
+	while [ "$(now_ms)" -lt $end ]; do held "$F" || { fail "the key is gone"; break; }; sleep 0.05; done
+	assertEquals "held on another host" 1 "$(busy "$F")"
+	go close; reached closed; go end; { wait $PID; } 2>/dev/null
+	assertNoKeys
+	export NF_TTL=3s
+}
+
+test_closedir_of_nothing_is_an_error_and_no_crash() {
+	local how
+	for how in bare H; do
+		$how 1 python3 -c 'if 1:
+			import ctypes, errno
+			c = ctypes.CDLL(None, use_errno=True)
+			print(c.closedir(None), errno.errorcode[ctypes.get_errno()])' >"$W/out" 2>&1
+		status_is 0 $? "$how" "$W/out"
+		assertEquals "$how" "-1 EINVAL" "$(cat "$W/out")"
+	done
+}
+
+# --- a number that meant a file outside the prefix, and now means one inside it -----------------------------------
+
+# again FIRST SECOND [BETWEEN]: locks and closes FIRST, then locks SECOND, which must get the same number.
+again() {
+	py 1 "
+f = opened('$1'); flock(f, EX); os.close(f)
+${3:-}
+g = opened('$2')
+print(f == g, flock(g, EX), flush=True)
+done('in'); until('end')" >"$W/out" 2>&1
+	reached in
+	assertEquals "the same number, locked" "True 0" "$(cat "$W/out")"
+}
+
+test_a_hard_link_under_the_prefix_is_protected_after_a_lock_by_a_name_outside() {
+	begin
+	export NF_PREFIX=$D/in
+	bare 1 sh -c "mkdir -p $D/in $D/out && touch $D/out/x && ln -f $D/out/x $D/in/x"; bare 2 mkdir -p "$D/in"
+	again "$D/out/x" "$D/in/x"
+	assertEquals "held on another host" 1 "$(busy "$D/in/x")"
+	go end; wait $PID
+	must '[ "$(busy "$D/in/x")" = 0 ]'
+	unset NF_PREFIX
+	assertNoKeys
+}
+
+test_a_file_whose_folder_was_moved_under_the_prefix_is_protected() {
+	begin
+	export NF_PREFIX=$D/in
+	bare 1 sh -c "mkdir -p $D/in $D/new && touch $D/new/x"; bare 2 mkdir -p "$D/in/new"
+	again "$D/new/x" "$D/in/new/x" "os.rename('$D/new', '$D/in/new')"
+	assertEquals "held on another host" 1 "$(busy "$D/in/new/x")"
+	go end; wait $PID
+	must '[ "$(busy "$D/in/new/x")" = 0 ]'
+	unset NF_PREFIX
+	assertNoKeys
+}
+
+test_a_file_that_has_another_mount_under_the_prefix_is_protected() {
+	begin
+	# The host's folder is mounted under the prefix, and can be reached by its own name too.
+	again "$HOSTS/1/mounted" "$D/mounted"
+	assertEquals "held on another host" 1 "$(busy "$D/mounted")"
+	go end; wait $PID
+	must '[ "$(busy "$D/mounted")" = 0 ]'
+	assertNoKeys
+}
+
+test_a_duplicate_into_a_number_that_meant_a_file_outside_is_protected() {
+	begin
+	py 1 "
+f = opened('$W/shared/plain'); flock(f, EX)
+g = opened()
+os.dup2(g, f)
+print(flock(f, EX), flush=True)
+done('in'); until('end')" >"$W/out" 2>&1
+	reached in
+	assertEquals 0 "$(cat "$W/out")"
+	assertEquals "held on another host" 1 "$(busy "$F")"
+	go end; wait $PID
+	must '[ "$(busy "$F")" = 0 ]'
+	assertNoKeys
+}
+
+. /usr/share/shunit2/shunit2
