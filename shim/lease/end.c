@@ -12,6 +12,9 @@
 #include <errno.h>
 #include <string.h>
 
+/* How long a keeper may take to look at the kernel's lock and to tell Redis. */
+#define KEEPER_WAIT_MS 100
+
 void nf_lease_end(struct nf_tenure *t)
 {
     const struct nf_config *c = nf_config();
@@ -30,6 +33,24 @@ void nf_lease_end(struct nf_tenure *t)
     struct nf_names *names = nf_names_make(t->names->key, t->names->key_len);
     if (names)
         nf_lease_orphan(names, t->token, t->mode, nf_now_ms() + c->policy.ttl_ms);
+}
+
+void nf_lease_unlocked(struct nf_tenure *t)
+{
+    const struct nf_names *n = t->names;
+    bool keeper = nf_config()->policy.keeper != NF_KEEPER_NEVER;
+    nf_table_lock();
+    bool kept = keeper && nf_tenure_with_keeper(t);
+    bool left_to_it = kept && t->mode == 's';
+    if (left_to_it)
+        nf_tenure_remove(t);
+    nf_table_unlock();
+    if (!left_to_it)
+        nf_lease_end(t);
+    if (left_to_it)
+        (void)nf_keeper_sync(t->lock_dev, t->lock_ino, n->key, n->key_len, KEEPER_WAIT_MS);
+    else if (kept)
+        (void)nf_keeper_ended(t->lock_dev, t->lock_ino, n->key, n->key_len, t->token);
 }
 
 /* Is fd a descriptor of another tenure's description? (Where kcmp(2) is not allowed this cannot be told: no.) */

@@ -16,6 +16,12 @@ int nf_lease_add(struct nf_tenure *t);
 /* Takes t out of the table and ends it in Redis, now or, if Redis does not answer, in the background. */
 void nf_lease_end(struct nf_tenure *t);
 
+/*
+ * The kernel's lock of t's description has been given up. A shared tenure that a keeper has may stand for other readers
+ * of this host as well: the keeper alone knows. An exclusive one is ours to release, whoever renews it.
+ */
+void nf_lease_unlocked(struct nf_tenure *t);
+
 /* Ends what a token may hold or wait for; retried in the background until until_ms. Takes over names. */
 void nf_lease_orphan(struct nf_names *names, const char *token, char mode, int64_t until_ms);
 

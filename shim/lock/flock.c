@@ -120,7 +120,7 @@ static void after_failed_conversion(int fd, struct nf_tenure *prev)
     nf_quiet(&quiet);
     int lock_fd = prev->shadow >= 0 ? prev->shadow : fd;
     if (nf_fd_lock_mode(lock_fd, prev->lock_ino, prev->shadow >= 0) == 0)
-        nf_lease_end(prev);
+        nf_lease_unlocked(prev);
     unref(prev);
     nf_loud(&quiet);
 }
@@ -130,7 +130,7 @@ static void supersede(struct nf_tenure *prev, const struct nf_file *f)
 {
     /* Renamed since: the new request is about another key, and will not find the old one. */
     if (prev->names->key_len != f->key_len || memcmp(prev->names->key, f->key, f->key_len) != 0)
-        nf_lease_end(prev);
+        nf_lease_unlocked(prev);
     nf_table_lock();
     nf_tenure_remove(prev);
     nf_tenure_unref(prev);
@@ -203,28 +203,6 @@ static int lock(int fd, int op, struct nf_file *f)
     return r;
 }
 
-/*
- * After the kernel's LOCK_UN. A shared tenure that a keeper has may stand for other readers of this host as well: the
- * keeper alone knows. An exclusive one is ours to release, whoever renews it.
- */
-static void unlocked(struct nf_tenure *t, const struct nf_file *f)
-{
-    nf_table_lock();
-    bool by_keeper = t && nf_tenure_with_keeper(t) && t->mode == 's' && nf_config()->policy.keeper != NF_KEEPER_NEVER;
-    if (by_keeper)
-        nf_tenure_remove(t);
-    nf_table_unlock();
-    bool tell = t && !by_keeper && t->kept && nf_config()->policy.keeper != NF_KEEPER_NEVER;
-    if (t && !by_keeper)
-        nf_lease_end(t);
-    if (tell)
-        (void)nf_keeper_ended(f->lock_dev, f->lock_ino, f->key, f->key_len, t->token);
-    if (!t || by_keeper)
-        (void)nf_keeper_sync(f->lock_dev, f->lock_ino, f->key, f->key_len, KEEPER_WAIT_MS);
-    if (t)
-        unref(t);
-}
-
 /* The tenure that fd is known to stand for, without a look at its name; NULL if that takes a closer look. */
 static struct nf_tenure *known(int fd, struct nf_file *f)
 {
@@ -264,15 +242,13 @@ static int unlock(int fd, int op, struct nf_file *f, bool matched)
     int r = t && t->shadow >= 0 ? nf_klock(t->shadow, LOCK_UN, true) : real_flock(fd, op);
     if (r < 0 && nf_shadow_allowed(nf_config(), r, f))
         r = 0; /* there is no such lock, so it is unlocked */
-    if (r == 0 && t) {
-        f->lock_dev = t->lock_dev;
-        f->lock_ino = t->lock_ino;
-    }
     if (r < 0 && t)
         set_ending(t, false);
-    if (r == 0 && (t || nf_config()->policy.keeper != NF_KEEPER_NEVER))
-        unlocked(t, f);
-    else if (t)
+    if (r == 0 && t)
+        nf_lease_unlocked(t);
+    else if (r == 0 && nf_config()->policy.keeper != NF_KEEPER_NEVER)
+        (void)nf_keeper_sync(f->lock_dev, f->lock_ino, f->key, f->key_len, KEEPER_WAIT_MS);
+    if (t)
         unref(t);
     nf_loud(&quiet);
     return r;

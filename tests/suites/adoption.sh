@@ -178,4 +178,71 @@ done('waited'); until('end')"; waiter=$PID
 	ended $waiter
 }
 
+test_a_reader_that_asks_again_ends_no_other_reader_s_lock() {
+	begin
+	local p q other
+	py 1 "
+f = opened(); flock(f, SH)
+child(lambda: until('end'))
+done('first'); until('end')"; p=$PID
+	reached first
+	py 1 "
+f = opened(); flock(f, SH)
+child(lambda: until('end'))
+done('second'); until('again')
+flock(f, SH); done('asked'); until('unlock')
+flock(f, UN); done('unlocked'); until('end')"; q=$PID
+	reached second
+	spawn 2 flock "$F" mkdir "$STEPS/other"; other=$PID
+	must queued
+	go again; reached asked
+	assertFalse "asked again: a writer was let in" "seen other"
+	still_held "asked again"
+	go unlock; reached unlocked
+	assertFalse "unlocked: a writer was let in" "seen other"
+	still_held "the other reads on"
+	go end; { wait $p $q; } 2>/dev/null
+	reached other; { wait $other; } 2>/dev/null
+	assertNoKeys
+}
+
+test_a_reader_that_was_frozen_beyond_its_lease_keeps_what_its_host_held_on() {
+	begin
+	local a b
+	export NF_TTL=1s
+	py 1 "
+f = opened(); flock(f, SH); done('a'); until('end')"; a=$PID
+	py 1 "
+f = opened(); flock(f, SH); done('b'); until('unlock'); flock(f, UN); done('unlocked'); until('end')"; b=$PID
+	reached a; reached b
+	assertEquals 2 "$(tokens | count)"
+	kill -STOP $a
+	# A try of another host takes away what has run out.
+	must 'busy "$F" >/dev/null; [ "$(tokens | count)" = 1 ]' 8
+	kill -CONT $a
+	must '[ "$(tokens | count)" = 2 ] || grep -q lost "$LOG"' 5 "the thawed one renews, or says that it lost the lock:"
+	go unlock; reached unlocked
+	grep -q lost "$LOG" 2>/dev/null || still_held "the frozen one reads on"
+	ended $a $b
+	export NF_TTL=3s
+}
+
+test_a_keeper_that_is_killed_is_replaced_or_missed() {
+	begin
+	local p
+	export NF_TTL=1s
+	py 1 "
+f = opened(); flock(f, EX)
+os.waitpid(child(lambda: None), 0)
+done('in'); until('end')"; p=$PID
+	reached in
+	must '[ -n "$(keepers)" ]'
+	kill -KILL $(keepers)
+	local end=$(($(now_ms) + 1800)) # more than a lease
+	while [ "$(now_ms)" -lt $end ]; do held "$F" || { fail "the key is gone"; break; }; sleep 0.05; done
+	still_held "without its keeper"
+	ended $p
+	export NF_TTL=3s
+}
+
 . /usr/share/shunit2/shunit2

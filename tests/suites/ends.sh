@@ -14,13 +14,10 @@ py() { local n=$1; shift; spawn "$n" python3 -c "from steps import *
 $*"; }
 
 test_a_program_whose_last_thread_ends_is_gone_and_so_is_its_lock() {
-	local p
 	export NF_TTL=20s # so that the end of the lease cannot be what frees it
-	spawn 1 "$PROBES/mainends" last "$F"; p=$PID
-	must "[ ! -e /proc/$p ] || grep -q '^State:.Z' /proc/$p/status" 8 "the program has no thread left;"
-	kill -KILL $p 2>/dev/null && wait_until "! kill -0 $p 2>/dev/null" 1
-	wait $p; assertEquals "exit status" 0 $?
-	must '[ "$(busy "$F")" = 0 ]' 3 "freed:"
+	timed timeout -k 1 12 "$TESTS/host" -s 1 "$PROBES/mainends" last "$F"
+	assertEquals "exit status" 0 $RC
+	assertEquals "freed" 0 "$(busy "$F")"
 	assertNoKeys
 	export NF_TTL=3s
 }
@@ -141,6 +138,18 @@ done('in'); until('end')" >"$W/out" 2>&1
 	go end; wait $PID
 	must '[ "$(busy "$F")" = 0 ]'
 	assertNoKeys
+}
+
+test_quick_exit_frees_the_lock_at_once() {
+	export NF_TTL=20s
+	H 1 python3 -c 'if 1:
+		import ctypes, fcntl, sys
+		f = open(sys.argv[1], "a"); fcntl.flock(f, fcntl.LOCK_EX)
+		ctypes.CDLL(None).quick_exit(7)' "$F"
+	assertEquals "exit status" 7 $?
+	must '[ "$(busy "$F")" = 0 ]' 2 "freed:"
+	assertNoKeys
+	export NF_TTL=3s
 }
 
 . /usr/share/shunit2/shunit2

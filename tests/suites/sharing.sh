@@ -254,4 +254,106 @@ done('in'); until('end')"
 	assertNoKeys
 }
 
+# A process that remembers its lock must not believe in it when a sharer has let it go.
+test_a_lock_that_a_sharer_let_go_is_asked_for_anew() {
+	begin
+	py 1 "
+f = opened()
+def sharer():
+    until('convert'); flock(f, SH); flock(f, UN); done('unlocked'); until('end')
+child(sharer)
+flock(f, EX); done('in'); until('again')
+print(flock(f, EX | NB), flush=True); done('asked'); until('end')" >"$W/out" 2>&1
+	local first=$PID
+	reached in; go convert; reached unlocked
+	spawn 2 sh -c 'flock -n "$LOCKFILE" sh -c '"'mkdir \"\$STEPS/other\"; $STAY'"; local other=$PID
+	reached other
+	go again; reached asked
+	assertEquals "while another host has it" "Resource temporarily unavailable" "$(cat "$W/out")"
+	go end; { wait $first $other; } 2>/dev/null
+	assertNoKeys
+}
+
+test_a_lock_that_a_sharer_s_failed_conversion_let_go_is_asked_for_anew() {
+	begin
+	py 2 "
+f = opened()
+flock(f, SH); done('reads'); until('gone')"
+	local other=$PID
+	reached reads
+	py 1 "
+f = opened()
+def sharer():
+    until('convert'); print(flock(f, EX | NB), flush=True); done('refused'); until('end')
+child(sharer)
+flock(f, SH); done('in'); until('again')
+print(flock(f, SH), flush=True); done('asked'); until('end')" >"$W/out" 2>&1
+	local first=$PID
+	reached in; go convert; reached refused; go again; reached asked
+	assertEquals "Resource temporarily unavailable 0" "$(echo $(cat "$W/out"))"
+	go gone; { wait $other; } 2>/dev/null
+	still_held "read again"
+	let_go "read again" $first
+}
+
+test_a_failed_conversion_leaves_no_lock_to_a_duplicate_of_another_descriptor() {
+	begin
+	py 1 "
+a = opened(); d = os.dup(a); flock(a, SH)
+b = opened(); flock(b, SH)
+print(flock(b, EX | NB), flush=True)
+flock(a, UN); done('unlocked'); until('again')
+print(flock(a, SH | NB), flush=True); done('asked'); until('end')" >"$W/out" 2>&1
+	local first=$PID
+	reached unlocked
+	spawn 2 sh -c 'flock -n "$LOCKFILE" sh -c '"'mkdir \"\$STEPS/other\"; $STAY'"; local other=$PID
+	reached other 5 "nobody holds it, so another host gets in:"
+	go again; reached asked
+	assertEquals "refused, and refused" "Resource temporarily unavailable Resource temporarily unavailable" "$(echo $(cat "$W/out"))"
+	go end; { wait $first $other; } 2>/dev/null
+	assertNoKeys
+}
+
+test_two_sharers_that_lock_in_turn_hold_it_until_the_last_one_closes() {
+	begin
+	py 1 "
+f = opened()
+def sharer():
+    until('second'); flock(f, EX)
+    child(lambda: until('end'))
+    done('locked'); until('end')
+child(sharer)
+flock(f, EX); done('in'); until('locked')
+os.close(f); done('closed'); until('end')"
+	reached in; go second; reached closed
+	still_held "the first has closed"; let_go "the first has closed" $PID
+}
+
+test_a_lock_on_an_inherited_descriptor_outlives_the_program_that_was_killed() {
+	begin
+	export NF_TTL=1s
+	spawn 1 bash -c 'exec 9>"$LOCKFILE"; "$@"; mkdir "$STEPS/killed"; '"$STAY" sh \
+		python3 -c 'import fcntl, os, signal; fcntl.flock(9, fcntl.LOCK_EX); os.kill(os.getpid(), signal.SIGKILL)' 2>/dev/null
+	reached killed
+	local end=$(($(now_ms) + 1800)) # more than a lease
+	while [ "$(now_ms)" -lt $end ]; do held "$F" || { fail "the key is gone"; break; }; sleep 0.05; done
+	still_held "the shell has the description"; let_go "the shell has the description" $PID
+	export NF_TTL=3s
+}
+
+test_a_file_renamed_between_two_locks_leaves_nothing_under_its_old_name() {
+	begin
+	py 1 "
+f = opened(); flock(f, SH)
+os.rename(F, F + '.new')
+print(flock(f, EX), flush=True); done('in'); until('end')" >"$W/out" 2>&1
+	reached in
+	assertEquals 0 "$(cat "$W/out")"
+	held "$F" && fail "the old name is still held"
+	held "$F.new" || fail "the new name is not held"
+	go end; wait $PID
+	bare 1 rm -f "$F.new"
+	assertNoKeys
+}
+
 . /usr/share/shunit2/shunit2
