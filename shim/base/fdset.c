@@ -111,7 +111,17 @@ int nf_watch_next(unsigned first, unsigned last)
     return -1;
 }
 
-/* fd, without close-on-exec, goes to a child; so may a description that another number of ours stands for too. */
+/* Which of the numbers below SMALL_MAX are open: one system call. Where it may not ask for so many, all may be. */
+static void poll_open(struct pollfd *p)
+{
+    for (int i = 0; i < SMALL_MAX; i++)
+        p[i] = (struct pollfd){.fd = i};
+    if (nf_sys.poll(p, SMALL_MAX, 0) < 0)
+        for (int i = 0; i < SMALL_MAX; i++)
+            p[i].revents = 0;
+}
+
+/* Other numbers of ours may stand for fd's description too: all of the same file are taken to. */
 static void share_twins(const struct pollfd *open, int fd)
 {
     struct stat st;
@@ -122,17 +132,20 @@ static void share_twins(const struct pollfd *open, int fd)
             nf_mark(NF_MARK_SHARED, i);
 }
 
+void nf_share(int fd)
+{
+    struct pollfd p[SMALL_MAX];
+    poll_open(p);
+    nf_mark(NF_MARK_SHARED, fd);
+    share_twins(p, fd);
+}
+
 void nf_share_open(bool inheritable_only)
 {
     struct pollfd p[SMALL_MAX];
-    for (int i = 0; i < SMALL_MAX; i++)
-        p[i] = (struct pollfd){.fd = i};
+    poll_open(p);
     if (!inheritable_only)
         atomic_store_explicit(&forked, true, memory_order_relaxed);
-    /* One system call tells which of them are open; where it may not ask for so many, all may be. */
-    if (nf_sys.poll(p, SMALL_MAX, 0) < 0)
-        for (int i = 0; i < SMALL_MAX; i++)
-            p[i].revents = 0;
     for (int i = 0; i < SMALL_MAX; i++) {
         if (p[i].revents & POLLNVAL)
             continue;

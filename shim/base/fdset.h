@@ -56,6 +56,9 @@ int nf_watch_next(unsigned first, unsigned last);
  */
 void nf_share_open(bool inheritable_only);
 
+/* fd has been passed to another process, or came from one: it is shared, and so are its duplicates. */
+void nf_share(int fd);
+
 /* May another process have fd's open file description? Errs towards yes. */
 bool nf_shared(int fd);
 

@@ -45,16 +45,11 @@ NF_EXPORT int sendmmsg(int fd, struct mmsghdr *vec, unsigned int n, int flags)
     return sent;
 }
 
-static void received(int fd)
-{
-    nf_mark(NF_MARK_SHARED, fd);
-}
-
 NF_EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 {
     ssize_t n = nf_real()->recvmsg(fd, m, flags);
     if (n >= 0 && m->msg_control && m->msg_controllen)
-        each_right(m, received);
+        each_right(m, nf_share);
     return n;
 }
 
@@ -63,6 +58,6 @@ NF_EXPORT int recvmmsg(int fd, struct mmsghdr *vec, unsigned int n, int flags, s
     int got = nf_real()->recvmmsg(fd, vec, n, flags, timeout);
     for (int i = 0; i < got; i++)
         if (vec[i].msg_hdr.msg_control && vec[i].msg_hdr.msg_controllen)
-            each_right(&vec[i].msg_hdr, received);
+            each_right(&vec[i].msg_hdr, nf_share);
     return got;
 }

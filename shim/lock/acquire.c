@@ -195,7 +195,7 @@ static int ask(struct asking *k)
 }
 
 static int enter_table(int fd, const struct nf_file *f, struct nf_names *names, const struct nf_request *q, const struct nf_answer *a,
-                       unsigned forks)
+                       bool shared)
 {
     const struct nf_config *c = nf_config();
     struct nf_tenure *t = nf_tenure_new(names, q->token, q->identity_len, q->mode, f->dev, f->ino, fd);
@@ -211,8 +211,7 @@ static int enter_table(int fd, const struct nf_file *f, struct nf_names *names, 
     if (r < 0) {
         nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): no thread to renew it (error %d)", q->names->key, -r);
         r = -ENOLCK;
-    } else if (c->policy.keeper == NF_KEEPER_ALWAYS ||
-               (c->policy.keeper == NF_KEEPER_AUTO && (forks != nf_fork_count() || nf_shared(fd)))) {
+    } else if (c->policy.keeper == NF_KEEPER_ALWAYS || (c->policy.keeper == NF_KEEPER_AUTO && (shared || nf_shared(fd)))) {
         /* Another process has the description, or got it while we waited: it may outlive us by any death of ours. */
         (void)nf_keeper_give(&t, 1);
     }
@@ -222,7 +221,7 @@ static int enter_table(int fd, const struct nf_file *f, struct nf_names *names, 
     return r;
 }
 
-int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, bool had, const char *replaces, const sigset_t *mask,
+int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, enum nf_before before, const char *replaces, const sigset_t *mask,
                unsigned forks)
 {
     struct asking k = {.c = nf_config(), .f = f, .fd = fd, .nonblock = nonblock, .mask = mask, .down_ms = 20, .foreign_ms = 20};
@@ -232,14 +231,19 @@ int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, bool h
         nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): %s", f->key, identity < 0 ? "the boot id cannot be read" : "out of memory");
         return -ENOLCK;
     }
-    k.q = (struct nf_request){
-        .names = names, .token = k.token, .identity_len = identity, .adopt = replaces, .had = had, .mode = mode, .wait = !nonblock};
+    k.q = (struct nf_request){.names = names,
+                              .token = k.token,
+                              .identity_len = identity,
+                              .adopt = replaces,
+                              .had = before == NF_BEFORE_HAD,
+                              .mode = mode,
+                              .wait = !nonblock};
     int r = ask(&k);
     if (r != 0) {
         free(names);
         return r < 0 ? r : 0; /* UNLOCKED: as if we had got the lock, and then the other one had unlocked it */
     }
-    r = enter_table(fd, f, names, &k.q, &k.a, forks); /* takes over names */
+    r = enter_table(fd, f, names, &k.q, &k.a, before != NF_BEFORE_NONE || forks != nf_fork_count()); /* takes over names */
     if (r < 0 && (names = nf_names_make(f->key, f->key_len)))
         nf_lease_orphan(names, k.token, mode, nf_now_ms() + k.c->policy.ttl_ms);
     return r;

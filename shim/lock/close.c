@@ -106,7 +106,7 @@ void nf_close_share(int fd)
     int saved = errno;
     if (!nf_config_maybe())
         return;
-    nf_mark(NF_MARK_SHARED, fd);
+    nf_share(fd);
     if (nf_tenure_count() > 0 && nf_process_where() == NF_HOME && nf_config()->policy.keeper != NF_KEEPER_NEVER) {
         struct stat st;
         nf_quiet(&quiet);

@@ -189,11 +189,12 @@ static int lock(int fd, int op, struct nf_file *f)
         unref(prev);
     } else {
         char replaced[NF_TOKEN_MAX] = "";
+        enum nf_before before = had ? NF_BEFORE_HAD : prev && prev->kept ? NF_BEFORE_KEPT : NF_BEFORE_NONE;
         if (prev) {
             (void)strlcpy(replaced, prev->token, sizeof replaced);
             supersede(prev, f);
         }
-        r = nf_acquire(fd, f, mode, op & LOCK_NB, had, replaced, &quiet.mask, forks);
+        r = nf_acquire(fd, f, mode, op & LOCK_NB, before, replaced, &quiet.mask, forks);
         if (r < 0 && !had)
             local_unlock(fd, f);
         if (r < 0)

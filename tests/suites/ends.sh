@@ -10,8 +10,10 @@ go() { mkdir "$STEPS/$1"; }
 seen() { [ -d "$STEPS/$1" ]; }
 reached() { must "seen $1" "${2:-8}" "${3:-}"; }
 
-py() { local n=$1; shift; spawn "$n" python3 -c "from steps import *
-$*"; }
+py() { # HOST [VAR=VALUE] PROGRAM
+	local n=$1; shift
+	spawn "$n" "${@:1:$#-1}" python3 -c "from steps import *
+${!#}"; }
 
 test_a_program_whose_last_thread_ends_is_gone_and_so_is_its_lock() {
 	export NF_TTL=20s # so that the end of the lease cannot be what frees it
@@ -150,6 +152,61 @@ test_quick_exit_frees_the_lock_at_once() {
 	must '[ "$(busy "$F")" = 0 ]' 2 "freed:"
 	assertNoKeys
 	export NF_TTL=3s
+}
+
+test_a_lock_closed_after_chroot_is_freed() {
+	begin
+	mkdir -p "$STEPS/root/steps"
+	py 1 "
+f = opened(); flock(f, EX)
+os.mkdir(STEPS + '/in'); until('chroot')
+os.chroot(STEPS + '/root')
+os.close(f); os.mkdir('/steps/closed')
+while not os.path.isdir('/steps/end'): time.sleep(0.01)"
+	reached in; assertEquals "held on another host" 1 "$(busy "$F")"
+	go chroot; reached root/steps/closed
+	must '[ "$(busy "$F")" = 0 ]' 5 "freed:"
+	assertNoKeys
+	go root/steps/end; wait $PID
+}
+
+test_standard_error_that_takes_no_more_does_not_end_the_lease() {
+	begin
+	export NF_TTL=2s
+	# A pipe that is full and that nobody reads: a warning cannot be written to it.
+	py 1 NETFLOCK_CONNECT_TIMEOUT=300ms "
+r, w = os.pipe()
+os.set_blocking(w, False)
+for size in 65536, 1:
+    try:
+        while True: os.write(w, b'x' * size)
+    except BlockingIOError: pass
+os.set_blocking(w, True)
+os.dup2(w, 2)
+f = opened(); flock(f, EX)
+done('in'); until('end')"
+	reached in
+	R client pause 1200 all >/dev/null # more than a third of the lease, so that a renewal fails
+	local end=$(($(now_ms) + 3500))
+	while [ "$(now_ms)" -lt $end ]; do held "$F" || { fail "the key is gone"; break; }; sleep 0.05; done
+	assertEquals "held on another host" 1 "$(busy "$F")"
+	go end; wait $PID
+	assertNoKeys
+	export NF_TTL=3s
+}
+
+test_a_program_with_much_data_for_each_thread_can_lock() {
+	H 1 "$PROBES/bigtls" "$F" >"$W/out" 2>&1
+	status_is 0 $? "locks" "$W/out"
+	assertEquals "flock 0 " "$(cat "$W/out")"
+	assertNoKeys
+}
+
+test_a_message_with_wrong_rights_is_an_error_and_no_crash() {
+	bare 1 "$PROBES/badrights" >"$W/plain" 2>&1
+	H 1 "$PROBES/badrights" >"$W/out" 2>&1
+	status_is 0 $? "with the shim" "$W/out"
+	assertEquals "as without it" "$(cat "$W/plain")" "$(cat "$W/out")"
 }
 
 . /usr/share/shunit2/shunit2

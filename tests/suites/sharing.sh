@@ -356,4 +356,22 @@ print(flock(f, EX), flush=True); done('in'); until('end')" >"$W/out" 2>&1
 	assertNoKeys
 }
 
+test_a_hundred_readers_in_one_program_leave_nothing_when_all_have_unlocked() {
+	local order
+	for order in 'all' 'reversed(all)'; do
+		begin
+		export NF_TTL=20s
+		py 1 "
+all = [opened() for i in range(100)]
+for f in all: flock(f, SH)
+for f in $order: flock(f, UN)
+done('unlocked'); until('end')"
+		reached unlocked 15
+		must '[ "$(busy "$F")" = 0 ]' 2 "$order, freed:"
+		assertNoKeys
+		go end; wait $PID
+	done
+	export NF_TTL=3s
+}
+
 . /usr/share/shunit2/shunit2
