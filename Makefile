@@ -11,8 +11,10 @@ WARN = -Wall -Wextra -Wshadow -Wconversion
 ALL_CFLAGS = -std=gnu11 $(WARN) $(OPT) -fPIC -fvisibility=hidden -fno-semantic-interposition -pthread \
 	-D_GNU_SOURCE -DNF_VERSION='"$(VERSION)"' -Ishim -Iinclude -I$(BUILD)/gen $(CFLAGS)
 
-# libhiredis and libbsd go in as archives: the host may carry others of its own, and needs none.
-STATIC_LIBS = -Wl,--push-state,-Bstatic -lhiredis -lbsd -lmd -Wl,--pop-state
+# libhiredis and libbsd go in as archives: the host may carry others of its own, and needs none. hiredis is made to
+# allocate from our own heap (shim/base/alloc.h).
+HIREDIS = $(BUILD)/gen/libhiredis.a
+STATIC_LIBS = $(HIREDIS) -Wl,--push-state,-Bstatic -lbsd -lmd -Wl,--pop-state
 
 BASE := $(wildcard shim/base/*.c)
 REDIS := $(wildcard shim/redis/*.c)
@@ -68,6 +70,12 @@ $(BUILD)/gen/scripts.inc: $(wildcard shim/redis/*.lua) shim/redis/lua2c.sh
 	@mkdir -p $(@D)
 	sh shim/redis/lua2c.sh $(LUA) >$@.tmp && mv $@.tmp $@
 
+$(HIREDIS): Makefile
+	@mkdir -p $(@D)
+	objcopy --redefine-sym malloc=nf_malloc --redefine-sym calloc=nf_calloc --redefine-sym realloc=nf_realloc \
+		--redefine-sym strdup=nf_strdup --redefine-sym __strdup=nf_strdup --redefine-sym free=nf_free \
+		"$$($(CC) -print-file-name=libhiredis.a)" $@
+
 $(BUILD)/gen/exports.map: shim/export/symbols
 	@mkdir -p $(@D)
 	{ echo '{ global:'; sed 's/$$/;/' $<; echo 'local: *; };'; } >$@
@@ -78,16 +86,16 @@ $(BUILD)/obj/%.o: %.c Makefile
 
 $(call obj,shim/redis/script.c): $(BUILD)/gen/scripts.inc
 
-$(BUILD)/libnetflock.so: $(call obj,$(SHIM_SRC)) $(BUILD)/gen/exports.map
+$(BUILD)/libnetflock.so: $(call obj,$(SHIM_SRC)) $(BUILD)/gen/exports.map $(HIREDIS)
 	$(CC) -shared -pthread $(OPT) -o $@ $(call obj,$(SHIM_SRC)) $(LDFLAGS) $(CFLAGS) -Wl,--version-script=$(BUILD)/gen/exports.map \
 		-Wl,--exclude-libs,ALL -Wl,--gc-sections -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,-soname,libnetflock.so \
 		-Wl,--as-needed $(STATIC_LIBS)
 
-$(BUILD)/netflock-keeper: $(call obj,$(KEEPER_SRC))
-	$(CC) -pthread $(OPT) -o $@ $^ $(LDFLAGS) $(CFLAGS) -Wl,--gc-sections -Wl,-z,now -Wl,-z,relro -Wl,--as-needed $(STATIC_LIBS)
+$(BUILD)/netflock-keeper: $(call obj,$(KEEPER_SRC)) $(HIREDIS)
+	$(CC) -pthread $(OPT) -o $@ $(call obj,$(KEEPER_SRC)) $(LDFLAGS) $(CFLAGS) -Wl,--gc-sections -Wl,-z,now -Wl,-z,relro -Wl,--as-needed $(STATIC_LIBS)
 
-$(BUILD)/netflock: $(call obj,$(CLI_SRC))
-	$(CC) -pthread $(OPT) -o $@ $^ $(LDFLAGS) $(CFLAGS) -Wl,--gc-sections -Wl,-z,now -Wl,-z,relro -Wl,--as-needed $(STATIC_LIBS)
+$(BUILD)/netflock: $(call obj,$(CLI_SRC)) $(HIREDIS)
+	$(CC) -pthread $(OPT) -o $@ $(call obj,$(CLI_SRC)) $(LDFLAGS) $(CFLAGS) -Wl,--gc-sections -Wl,-z,now -Wl,-z,relro -Wl,--as-needed $(STATIC_LIBS)
 
 # One folder below lib holds library and keeper, which finds itself beside the library.
 PREFIX ?= /usr/local

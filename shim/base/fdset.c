@@ -140,19 +140,19 @@ void nf_share(int fd)
     share_twins(p, fd);
 }
 
-void nf_share_open(bool inheritable_only)
+void nf_share_open(enum nf_child child)
 {
     struct pollfd p[SMALL_MAX];
     poll_open(p);
-    if (!inheritable_only)
+    if (child == NF_CHILD_FORK)
         atomic_store_explicit(&forked, true, memory_order_relaxed);
     for (int i = 0; i < SMALL_MAX; i++) {
         if (p[i].revents & POLLNVAL)
             continue;
-        if (inheritable_only && (nf_sys.fcntl(i, F_GETFD, 0) & FD_CLOEXEC))
+        if (child == NF_CHILD_SPAWN && (nf_sys.fcntl(i, F_GETFD, 0) & FD_CLOEXEC))
             continue;
         nf_mark(NF_MARK_SHARED, i);
-        if (inheritable_only)
+        if (child == NF_CHILD_SPAWN)
             share_twins(p, i);
     }
 }

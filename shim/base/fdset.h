@@ -50,11 +50,14 @@ void nf_marks_copy(int from, int to);
 /* The lowest watched descriptor from `first` on, up to `last`; -1 if there is none. */
 int nf_watch_next(unsigned first, unsigned last);
 
-/*
- * Marks as shared every descriptor that is open now; with `inheritable_only`, those without close-on-exec, and those
- * of the same files (perhaps duplicates, of which the child has the other one).
- */
-void nf_share_open(bool inheritable_only);
+enum nf_child {
+    NF_CHILD_NONE,  /* none: the program starts, and its parent may have all that is open */
+    NF_CHILD_FORK,  /* fork(): a child has all that is open */
+    NF_CHILD_SPAWN, /* a child has what is not close-on-exec, perhaps under another number than ours */
+};
+
+/* Marks as shared what is open now and some other process has, or will have in a moment. */
+void nf_share_open(enum nf_child child);
 
 /* fd has been passed to another process, or came from one: it is shared, and so are its duplicates. */
 void nf_share(int fd);

@@ -126,7 +126,7 @@ int nf_fd_find(dev_t dev, ino_t ino, bool (*skip)(int fd), int (*test)(int fd, l
     return found;
 }
 
-int nf_inode_locked(ino_t ino, bool ofd)
+static int look_in_locks(ino_t ino, bool ofd, pid_t pid)
 {
     char buf[4096];
     size_t have = 0;
@@ -142,15 +142,25 @@ int nf_inode_locked(ino_t ino, bool ofd)
         for (char *nl; !found && (nl = strchr(line, '\n')); line = nl + 1) {
             unsigned long ino_found;
             char type[8];
+            int owner;
             *nl = 0;
-            found = sscanf(line, "%*d: %7s %*s %*s %*d %*x:%*x:%lu", type, &ino_found) == 2 && ino_found == ino &&
-                    strcmp(type, ofd ? "OFDLCK" : "FLOCK") == 0;
+            found = sscanf(line, "%*d: %7s %*s %*s %d %*x:%*x:%lu", type, &owner, &ino_found) == 3 && ino_found == ino &&
+                    strcmp(type, ofd ? "OFDLCK" : "FLOCK") == 0 && (pid == 0 || owner == pid);
         }
         have = strlen(line);
         memmove(buf, line, have);
     }
     (void)nf_sys.close(fd);
     return found;
+}
+
+/* The file is read in pieces, and a lock that goes between two of them can hide another: a no is asked for three times. */
+int nf_inode_locked(ino_t ino, bool ofd, pid_t pid)
+{
+    int r = 0;
+    for (int i = 0; i < 3 && r == 0; i++)
+        r = look_in_locks(ino, ofd, pid);
+    return r;
 }
 
 int nf_fd_move_high(int fd)

@@ -27,11 +27,11 @@ int nf_fd_lock_mode(int fd, ino_t ino, bool ofd);
 int nf_fd_find(dev_t dev, ino_t ino, bool (*skip)(int fd), int (*test)(int fd, long arg), long arg);
 
 /*
- * Does any process of this machine hold a lock of that kind on inode ino (of any device: /proc/locks names devices in ways
- * that stat() does not)? 1, 0, or -errno. A yes may be about another device's inode of the same number; a no is sure,
- * except for processes in PID namespaces that this one does not see.
+ * Does any process of this machine (`pid` not 0: a lock that this one took) hold a lock of that kind on inode ino (of any device:
+ * /proc/locks names devices in ways that stat() does not)? 1, 0, or -errno. A yes may be about another device's inode of the same number; a
+ * no is sure, except for processes in PID namespaces that this one does not see.
  */
-int nf_inode_locked(ino_t ino, bool ofd);
+int nf_inode_locked(ino_t ino, bool ofd, pid_t pid);
 
 /*
  * Moves fd (which is closed in any case) to a high number with close-on-exec, out of the way of the numbers that

@@ -11,6 +11,7 @@
 #include "cli/people.h"
 #include "cli/view.h"
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "redis/conn.h"
 #include "redis/ops.h"
@@ -236,7 +237,7 @@ static int fill_batch(struct source *s, struct lock *locks, size_t n, char *why,
         r = 0;
     }
     for (size_t i = 0; i < n; i++)
-        free(names[i]);
+        nf_free(names[i]);
     free(replies);
     free(cmds);
     return r;

@@ -21,7 +21,7 @@ __attribute__((constructor)) static void loaded(void)
     nf_process_adopt();
     if (nf_config_maybe()) {
         /* What is open now came from our parent, which may still have it. */
-        nf_share_open(true);
+        nf_share_open(NF_CHILD_NONE);
         nf_mark_inherited();
         (void)pthread_atfork(nf_fork_prepare, nf_fork_parent, nf_fork_child);
         (void)at_quick_exit(nf_exit_prepare);

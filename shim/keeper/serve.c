@@ -5,6 +5,7 @@
  */
 #include "keeper/keeper.h"
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/sys.h"
@@ -86,7 +87,7 @@ static void kfile_forget(struct kfile *f)
     TAILQ_REMOVE(&keeper.files, f, link);
     if (f->fresh >= 0)
         (void)nf_sys.close(f->fresh);
-    free(f->names);
+    nf_free(f->names);
     free(f);
 }
 

@@ -4,6 +4,7 @@
 #include "keeper/keeper.h"
 
 #include "base/clock.h"
+#include "base/fdutil.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "redis/pool.h"
@@ -82,6 +83,12 @@ static void lost(struct kfile *f, struct kept *k, const char *holder)
     struct nf_token_info info;
     struct nf_token_info mine;
     bool known = nf_token_parse(k->token, &mine) == 0;
+    /* The kernel remembers who took a lock. If that one is gone, another local process has the file, or waits for it: it
+       adopted our token, and then the file went to another host. An end that we did not see, and no loss. */
+    if (known && nf_inode_locked((ino_t)f->ino, f->ofd, (pid_t)mine.pid) == 0) {
+        drop(f, k);
+        return;
+    }
     k->lost = true;
     /* Our own host has it: a local process took over from one that ended unseen. Nothing is lost. */
     if (k->identity_len > 0 && strncmp(holder, k->token, (size_t)k->identity_len) == 0) {

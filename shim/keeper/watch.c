@@ -49,7 +49,7 @@ static bool look_locked(struct kfile *f)
         (void)nf_klock(f->fresh, LOCK_UN, f->ofd);
         return true;
     }
-    if (nf_inode_locked((ino_t)f->ino, f->ofd) != 0)
+    if (nf_inode_locked((ino_t)f->ino, f->ofd, 0) != 0)
         return false;
     TAILQ_FOREACH (k, &f->tenures, link)
         k->ended = true;

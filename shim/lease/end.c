@@ -95,7 +95,7 @@ static int look_around(const struct nf_tenure *t, bool maybe_elsewhere)
     if (fd != -ENOENT || !maybe_elsewhere)
         return fd;
     /* Not in this process; another one may have inherited it. */
-    int locked = nf_inode_locked(t->lock_ino, t->shadow >= 0);
+    int locked = nf_inode_locked(t->lock_ino, t->shadow >= 0, 0);
     return locked == 0 ? -ENOENT : locked < 0 ? locked : -EBUSY;
 }
 

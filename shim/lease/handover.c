@@ -7,6 +7,7 @@
  */
 #include "lease/keeper.h"
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fdset.h"
 #include "base/fdutil.h"
@@ -91,7 +92,7 @@ static bool outlives_us(const struct nf_tenure *t)
 static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m)
 {
     const struct nf_config *c = nf_config();
-    struct nf_keeper_fds *files = calloc(n, sizeof *files);
+    struct nf_keeper_fds *files = nf_calloc(n, sizeof *files);
     if (!files)
         return -ENOMEM;
     nf_table_lock();
@@ -130,7 +131,7 @@ static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m
         (void)nf_sys.close(ctl);
     for (size_t i = 0; r == 0 && i < n; i++)
         mark_kept(list[i]);
-    free(files);
+    nf_free(files);
     return r;
 }
 
@@ -170,8 +171,8 @@ static void end_giving(struct nf_tenure **list, size_t n)
 int nf_keeper_give(struct nf_tenure **list, size_t n)
 {
     size_t left = 0;
-    struct nf_ho_tenure *m = malloc(sizeof *m);
-    struct nf_tenure **given = calloc(n ? 2 * n : 1, sizeof(struct nf_tenure *));
+    struct nf_ho_tenure *m = nf_malloc(sizeof *m);
+    struct nf_tenure **given = nf_calloc(n ? 2 * n : 1, sizeof(struct nf_tenure *));
     struct nf_tenure **rest = given ? given + n : NULL;
     size_t n_given = m && given ? begin_giving(list, n, given) : 0;
     int r = m && given ? 0 : -ENOMEM;
@@ -187,8 +188,8 @@ int nf_keeper_give(struct nf_tenure **list, size_t n)
         nf_log(NF_LOG_ERROR, "netflock-keeper could not take over %s (error %d): the lock will not outlive this process",
                n ? list[0]->names->key : "", -r);
     end_giving(given, n_given);
-    free(m);
-    free(given);
+    nf_free(m);
+    nf_free(given);
     return r;
 }
 
@@ -234,7 +235,7 @@ int nf_keeper_give_all(bool inheritable_only)
     size_t room = (size_t)nf_tenure_count();
     if (room == 0 || nf_config()->policy.keeper == NF_KEEPER_NEVER)
         return 0;
-    struct nf_tenure **list = calloc(room, sizeof(struct nf_tenure *));
+    struct nf_tenure **list = nf_calloc(room, sizeof(struct nf_tenure *));
     if (!list)
         return -ENOMEM;
     nf_table_lock();
@@ -252,7 +253,7 @@ int nf_keeper_give_all(bool inheritable_only)
     for (size_t i = 0; i < n; i++)
         nf_tenure_unref(list[i]);
     nf_table_unlock();
-    free(list);
+    nf_free(list);
     return r;
 }
 
@@ -260,7 +261,7 @@ int nf_keeper_give_all(bool inheritable_only)
 static char talk(enum nf_ho_type type, dev_t dev, ino_t ino, const char *key, size_t key_len, const char *token, int wait_ms, bool *there)
 {
     char byte = 0;
-    struct nf_ho_tenure *m = calloc(1, sizeof *m);
+    struct nf_ho_tenure *m = nf_calloc(1, sizeof *m);
     int fd = m && key_len < sizeof m->key ? reach(dev, ino, key, key_len) : -ENOMEM;
     *there = fd >= 0;
     if (fd >= 0) {
@@ -274,7 +275,7 @@ static char talk(enum nf_ho_type type, dev_t dev, ino_t ino, const char *key, si
         byte = send_all(fd, m, NF_HO_TENURE_SIZE(key_len)) == 0 ? answer(fd, wait_ms) : 0;
         (void)nf_sys.close(fd);
     }
-    free(m);
+    nf_free(m);
     return byte;
 }
 

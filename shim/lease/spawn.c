@@ -13,6 +13,7 @@
  */
 #include "lease/keeper.h"
 
+#include "base/alloc.h"
 #include "base/fdutil.h"
 #include "base/sys.h"
 
@@ -148,8 +149,8 @@ static int middle_main(void *arg)
 int nf_keeper_spawn(struct nf_keeper_fds *files, size_t n)
 {
     int pair[2];
-    struct job *job = calloc(1, sizeof *job);
-    int *keep = calloc(3 * n + 1, sizeof *keep);
+    struct job *job = nf_calloc(1, sizeof *job);
+    int *keep = nf_calloc(3 * n + 1, sizeof *keep);
     char *stack = mmap(NULL, 2 * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
     int r = !job || !keep || stack == MAP_FAILED ? -ENOMEM : keeper_path(job->path, sizeof job->path);
     if (r == 0)
@@ -174,7 +175,7 @@ int nf_keeper_spawn(struct nf_keeper_fds *files, size_t n)
     }
     if (stack != MAP_FAILED)
         (void)munmap(stack, 2 * STACK_BYTES);
-    free(keep);
-    free(job);
+    nf_free(keep);
+    nf_free(job);
     return r < 0 ? r : pair[0];
 }

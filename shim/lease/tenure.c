@@ -3,6 +3,7 @@
  */
 #include "lease/tenure.h"
 
+#include "base/alloc.h"
 #include "base/fdset.h"
 #include "base/sys.h"
 
@@ -34,9 +35,9 @@ static atomic_int count;
 struct nf_tenure *nf_tenure_new(struct nf_names *names, const char *token, int identity_len, char mode, dev_t dev, ino_t ino, int fd)
 {
     size_t len = strlen(token) + 1;
-    struct nf_tenure *t = calloc(1, sizeof *t + len);
+    struct nf_tenure *t = nf_calloc(1, sizeof *t + len);
     if (!t) {
-        free(names);
+        nf_free(names);
         return NULL;
     }
     t->names = names;
@@ -128,8 +129,8 @@ void nf_tenure_unref(struct nf_tenure *t)
     if (t && --t->refs == 0) {
         if (nf_fd_is(t->shadow, t->lock_dev, t->lock_ino))
             (void)nf_sys.close(t->shadow);
-        free(t->names);
-        free(t);
+        nf_free(t->names);
+        nf_free(t);
     }
 }
 

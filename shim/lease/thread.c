@@ -10,6 +10,7 @@
  */
 #include "lease/lease.h"
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/sigs.h"
 #include "base/sys.h"
@@ -106,7 +107,7 @@ static size_t collect(int ttl_ms, int64_t now, struct nf_tenure ***list)
 {
     size_t n = 0;
     size_t room = (size_t)nf_tenure_count();
-    *list = room ? calloc(room, sizeof(struct nf_tenure *)) : NULL;
+    *list = room ? nf_calloc(room, sizeof(struct nf_tenure *)) : NULL;
     if (!*list)
         return 0;
     for (struct nf_tenure *t = nf_tenure_any(NULL); t && n < room; t = nf_tenure_any(t)) {
@@ -151,7 +152,7 @@ static bool apply(struct nf_tenure *t, const struct nf_renewal *r, int64_t sent_
 static void renew(const struct nf_config *c, struct nf_tenure **list, size_t n)
 {
     char why[200] = "";
-    struct nf_renewal *r = calloc(n, sizeof *r);
+    struct nf_renewal *r = nf_calloc(n, sizeof *r);
     size_t live = 0;
     int64_t sent = nf_now_ms();
     if (!r)
@@ -195,13 +196,13 @@ static void renew(const struct nf_config *c, struct nf_tenure **list, size_t n)
         nf_tenure_unref(list[i]);
         nf_table_unlock();
     }
-    free(r);
+    nf_free(r);
 }
 
 static void orphan_free(struct orphan *o)
 {
-    free(o->names);
-    free(o);
+    nf_free(o->names);
+    nf_free(o);
 }
 
 /* Tries the orphans that are due once more. The table not locked; only this thread takes orphans off the list. */
@@ -287,7 +288,7 @@ static void *run(void *arg)
         nf_table_unlock();
         if (n)
             renew(c, list, n);
-        free(list);
+        nf_free(list);
         end_orphans(c);
         nf_table_lock();
     }
@@ -364,9 +365,9 @@ void nf_lease_poke(void)
 
 void nf_lease_orphan(struct nf_names *names, const char *token, char mode, int64_t until_ms)
 {
-    struct orphan *o = calloc(1, sizeof *o);
+    struct orphan *o = nf_calloc(1, sizeof *o);
     if (!o) {
-        free(names);
+        nf_free(names);
         return; /* the lease ends by itself */
     }
     o->names = names;
@@ -404,4 +405,5 @@ void nf_lease_fork_child(void)
     TAILQ_INIT(&orphans);
     init_cond();
     nf_config_fork_child();
+    nf_alloc_fork_child();
 }

@@ -3,6 +3,7 @@
  */
 #include "lock/acquire.h"
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fdset.h"
 #include "base/fdutil.h"
@@ -240,7 +241,7 @@ int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, enum n
                               .wait = !nonblock};
     int r = ask(&k);
     if (r != 0) {
-        free(names);
+        nf_free(names);
         return r < 0 ? r : 0; /* UNLOCKED: as if we had got the lock, and then the other one had unlocked it */
     }
     r = enter_table(fd, f, names, &k.q, &k.a, before != NF_BEFORE_NONE || forks != nf_fork_count()); /* takes over names */

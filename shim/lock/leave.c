@@ -45,7 +45,7 @@ void nf_fork_prepare(void)
 void nf_fork_parent(void)
 {
     struct nf_quiet quiet = forking;
-    nf_share_open(false); /* now, that no other thread can have opened one unseen */
+    nf_share_open(NF_CHILD_FORK); /* now, that no other thread can have opened one unseen */
     nf_fork_counted();
     nf_lease_fork_parent();
     nf_loud(&quiet);
@@ -56,7 +56,7 @@ void nf_fork_child(void)
     struct nf_quiet quiet = forking;
     nf_lease_fork_child();
     nf_process_adopt();
-    nf_share_open(false);
+    nf_share_open(NF_CHILD_FORK);
     nf_mark_inherited();
     nf_loud(&quiet);
 }
@@ -75,7 +75,7 @@ void nf_spawn_prepare(bool any)
 {
     if (!nf_config_maybe())
         return;
-    nf_share_open(!any);
+    nf_share_open(any ? NF_CHILD_FORK : NF_CHILD_SPAWN);
     nf_fork_counted();
     if (nf_tenure_count() > 0) {
         nf_shadow_follow();
@@ -93,7 +93,7 @@ void nf_exec_prepare(void)
         return;
     bool child = nf_process_where() == NF_VFORK_CHILD;
     if (child) {
-        nf_share_open(true);
+        nf_share_open(NF_CHILD_SPAWN);
         nf_fork_counted();
     }
     if (nf_tenure_count() > 0) {

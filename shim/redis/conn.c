@@ -3,6 +3,7 @@
  */
 #include "redis/conn.h"
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fdutil.h"
 #include "base/sys.h"
@@ -82,7 +83,7 @@ void nf_conn_close(struct nf_conn *c)
         (void)nf_sys.close(c->fd);
     if (c->reader)
         redisReaderFree(c->reader);
-    free(c);
+    nf_free(c);
 }
 
 static int set_timeout(struct nf_conn *c, int ms)
@@ -319,7 +320,7 @@ struct nf_conn *nf_conn_open(const struct nf_redis_opts *opts, int64_t deadline_
 {
     char number[8];
     struct stat st;
-    struct nf_conn *c = calloc(1, sizeof *c);
+    struct nf_conn *c = nf_calloc(1, sizeof *c);
     why[0] = 0;
     *err = c ? 0 : -ENOMEM;
     if (c) {

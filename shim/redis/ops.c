@@ -3,6 +3,7 @@
  */
 #include "redis/ops.h"
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/sigs.h"
 #include "redis/pool.h"
@@ -19,7 +20,7 @@ struct nf_names *nf_names_make(const char *key, size_t len)
 {
     static const char *const suffix[] = {"}:fence", "}:queue", "}:alive"};
     const size_t room = 10 + len + 8;
-    struct nf_names *n = malloc(sizeof *n + len + 1 + 3 * room);
+    struct nf_names *n = nf_malloc(sizeof *n + len + 1 + 3 * room);
     if (!n)
         return NULL;
     const char **field[] = {&n->fence, &n->queue, &n->alive};
@@ -257,7 +258,7 @@ int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, int ms
     int err = 0;
     const struct nf_names *n = q->names;
     size_t list_len = n->key_len + strlen(q->token) + 17;
-    char *list = malloc(list_len + 1);
+    char *list = nf_malloc(list_len + 1);
     if (!list)
         return -ENOMEM;
     memcpy(list, "netflock:{", 10);
@@ -289,6 +290,6 @@ int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, int ms
             (void)strlcpy(a->why, "the connection was closed", sizeof a->why);
     }
     freeReplyObject(reply);
-    free(list);
+    nf_free(list);
     return err;
 }

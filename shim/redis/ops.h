@@ -23,7 +23,7 @@ struct nf_names {
     char text[];
 };
 
-/* Makes the names for a key of len bytes; NULL when out of memory. Free with free(). */
+/* Makes the names for a key of len bytes; NULL when out of memory. Free with nf_free(). */
 struct nf_names *nf_names_make(const char *key, size_t len);
 
 enum nf_outcome {

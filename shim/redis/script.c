@@ -3,6 +3,7 @@
  */
 #include "redis/script.h"
 
+#include "base/alloc.h"
 #include "redis/pool.h"
 
 #include <errno.h>
@@ -38,14 +39,14 @@ int nf_script_run(const struct nf_redis_opts *opts, const struct nf_script_call 
 {
     static const char *const digits[] = {"0", "1", "2", "3", "4"};
     struct nf_cmd one;
-    struct nf_cmd *cmds = n == 1 ? &one : calloc(n, sizeof *cmds);
+    struct nf_cmd *cmds = n == 1 ? &one : nf_calloc(n, sizeof *cmds);
     if (!cmds)
         return -ENOMEM;
     for (size_t i = 0; i < n; i++)
         build(&cmds[i], &calls[i], "EVALSHA", calls[i].script->sha1, digits[calls[i].n_keys]);
     int r = nf_pool_exchange(opts, cmds, n, replies, deadline_ms, why, why_size);
     if (cmds != &one)
-        free(cmds);
+        nf_free(cmds);
     for (size_t i = 0; r == 0 && i < n; i++) {
         if (replies[i]->type != REDIS_REPLY_ERROR || strncmp(replies[i]->str, "NOSCRIPT", 8) != 0)
             continue;

@@ -172,7 +172,7 @@ while not os.path.isdir('/steps/end'): time.sleep(0.01)"
 
 test_standard_error_that_takes_no_more_does_not_end_the_lease() {
 	begin
-	export NF_TTL=2s
+	export NF_TTL=3s
 	# A pipe that is full and that nobody reads: a warning cannot be written to it.
 	py 1 NETFLOCK_CONNECT_TIMEOUT=300ms "
 r, w = os.pipe()
@@ -186,8 +186,8 @@ os.dup2(w, 2)
 f = opened(); flock(f, EX)
 done('in'); until('end')"
 	reached in
-	R client pause 1200 all >/dev/null # more than a third of the lease, so that a renewal fails
-	local end=$(($(now_ms) + 3500))
+	R client pause 1500 all >/dev/null # more than a third of the lease, so that a renewal fails
+	local end=$(($(now_ms) + 4500))
 	while [ "$(now_ms)" -lt $end ]; do held "$F" || { fail "the key is gone"; break; }; sleep 0.05; done
 	assertEquals "held on another host" 1 "$(busy "$F")"
 	go end; wait $PID

@@ -290,7 +290,7 @@ flock(f, SH); done('in'); until('again')
 print(flock(f, SH), flush=True); done('asked'); until('end')" >"$W/out" 2>&1
 	local first=$PID
 	reached in; go convert; reached refused; go again; reached asked
-	assertEquals "Resource temporarily unavailable 0" "$(echo $(cat "$W/out"))"
+	assertEquals "Resource temporarily unavailable 0" "$(paste -sd" " "$W/out")"
 	go gone; { wait $other; } 2>/dev/null
 	still_held "read again"
 	let_go "read again" $first
@@ -309,7 +309,7 @@ print(flock(a, SH | NB), flush=True); done('asked'); until('end')" >"$W/out" 2>&
 	spawn 2 sh -c 'flock -n "$LOCKFILE" sh -c '"'mkdir \"\$STEPS/other\"; $STAY'"; local other=$PID
 	reached other 5 "nobody holds it, so another host gets in:"
 	go again; reached asked
-	assertEquals "refused, and refused" "Resource temporarily unavailable Resource temporarily unavailable" "$(echo $(cat "$W/out"))"
+	assertEquals "refused, and refused" "Resource temporarily unavailable Resource temporarily unavailable" "$(paste -sd" " "$W/out")"
 	go end; { wait $first $other; } 2>/dev/null
 	assertNoKeys
 }
