@@ -73,7 +73,7 @@ $(BUILD)/gen/scripts.inc: $(wildcard shim/redis/*.lua) shim/redis/lua2c.sh
 $(HIREDIS): Makefile
 	@mkdir -p $(@D)
 	objcopy --redefine-sym malloc=nf_malloc --redefine-sym calloc=nf_calloc --redefine-sym realloc=nf_realloc \
-		--redefine-sym strdup=nf_strdup --redefine-sym __strdup=nf_strdup --redefine-sym free=nf_free \
+		--redefine-sym strdup=nf_strdup --redefine-sym free=nf_free \
 		"$$($(CC) -print-file-name=libhiredis.a)" $@
 
 $(BUILD)/gen/exports.map: shim/export/symbols

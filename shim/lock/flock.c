@@ -189,12 +189,21 @@ static int lock(int fd, int op, struct nf_file *f)
         unref(prev);
     } else {
         char replaced[NF_TOKEN_MAX] = "";
-        enum nf_before before = had ? NF_BEFORE_HAD : prev && prev->kept ? NF_BEFORE_KEPT : NF_BEFORE_NONE;
+        bool kept = prev && prev->kept && nf_config()->policy.keeper != NF_KEEPER_NEVER;
+        enum nf_before before = had ? NF_BEFORE_HAD : kept ? NF_BEFORE_KEPT : NF_BEFORE_NONE;
+        /* The keeper must not take the end of its token for a loss. A shared one that becomes exclusive has ended, with all
+           other readers of this host, now that the kernel let us in; an exclusive one is replaced, and then has ended. */
+        bool tell_first = kept && prev->mode == 's' && mode == 'x';
+        bool tell_after = kept && prev->mode == 'x' && !had;
         if (prev) {
             (void)strlcpy(replaced, prev->token, sizeof replaced);
             supersede(prev, f);
         }
+        if (tell_first)
+            (void)nf_keeper_ended(f->lock_dev, f->lock_ino, f->key, f->key_len, replaced);
         r = nf_acquire(fd, f, mode, op & LOCK_NB, before, replaced, &quiet.mask, forks);
+        if (tell_after)
+            (void)nf_keeper_ended(f->lock_dev, f->lock_ino, f->key, f->key_len, replaced);
         if (r < 0 && !had)
             local_unlock(fd, f);
         if (r < 0)
