@@ -31,13 +31,14 @@ CLI_SRC := $(BASE) $(REDIS) $(CLI)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
-.PHONY: all help demo test test-asan bench lint format-check install uninstall packages packages-demo packages-lint clean
+.PHONY: all help demo test bench soak lint format-check install uninstall packages packages-demo packages-lint clean
 all: $(BUILD)/libnetflock.so $(BUILD)/netflock-keeper $(BUILD)/netflock
 
 help:
 	@echo "make            build libnetflock.so, netflock-keeper and netflock in $(BUILD)/"
 	@echo "make demo       install what is missing, build, and show two hosts on one lock"
 	@echo "make test       install what is missing, build, and run every test (also under sanitizers)"
+	@echo "make soak       two minutes of everything at random on three hosts, and a checker"
 	@echo "make bench      print the benchmark's table"
 	@echo "make lint       clang-format, cppcheck, clang-tidy"
 	@echo "make install    install below DESTDIR and PREFIX (default /usr/local); make uninstall undoes it"
@@ -62,6 +63,11 @@ test: packages
 bench: packages
 	@$(MAKE) --no-print-directory all
 	@bash tests/bench/run
+
+soak: packages
+	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory -C tests BUILD=$(abspath $(BUILD))
+	@/usr/bin/python3 tests/soak/soak.py --seconds 120 $(if $(SEED),--seed $(SEED)) --build $(abspath $(BUILD))
 
 lint: packages-lint
 	@sh tests/lint

@@ -5,8 +5,8 @@
 . "$(dirname "$0")/../lib.sh"
 
 soak() {
-	# Sanitizers make everything slow: then leases of a second may be missed, and waits take longer.
-	/usr/bin/python3 "$TESTS/soak/soak.py" --build "$BUILD" ${TEST_ASAN:+--allow-losses --allowance 6} "$@" >"$W/soak" 2>&1
+	# A busy machine, or sanitizers, may miss leases of a second (which is said, and no failure) and make waits longer.
+	/usr/bin/python3 "$TESTS/soak/soak.py" --build "$BUILD" --allow-losses --allowance 6 "$@" >"$W/soak" 2>&1
 	RC=$?
 	cut -c1-400 "$W/soak"
 }
@@ -20,7 +20,7 @@ test_no_two_hosts_inside_and_nothing_left() {
 }
 
 test_with_a_lease_of_300_ms() {
-	soak --seconds 8 --ttl 300ms --allow-losses
+	soak --seconds 8 --ttl 300ms
 	succeeded
 }
 
