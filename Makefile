@@ -29,6 +29,10 @@ SHIM_SRC := $(BASE) $(REDIS) $(LEASE) $(LOCK) $(EXPORT)
 KEEPER_SRC := $(BASE) $(REDIS) shim/lease/proto.c $(KEEPER)
 CLI_SRC := $(BASE) $(REDIS) $(CLI)
 
+# V=1 shows the commands.
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-4s %s\n' $(1) $(2))
+
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
 .PHONY: all help demo test bench soak lint format-check install uninstall packages packages-demo packages-lint clean
@@ -74,34 +78,38 @@ lint: packages-lint
 
 $(BUILD)/gen/scripts.inc: $(wildcard shim/redis/*.lua) shim/redis/lua2c.sh
 	@mkdir -p $(@D)
-	sh shim/redis/lua2c.sh $(LUA) >$@.tmp && mv $@.tmp $@
+	$(Q)sh shim/redis/lua2c.sh $(LUA) >$@.tmp && mv $@.tmp $@
 
 $(HIREDIS): Makefile
 	@mkdir -p $(@D)
-	objcopy --redefine-sym malloc=nf_malloc --redefine-sym calloc=nf_calloc --redefine-sym realloc=nf_realloc \
+	$(Q)objcopy --redefine-sym malloc=nf_malloc --redefine-sym calloc=nf_calloc --redefine-sym realloc=nf_realloc \
 		--redefine-sym strdup=nf_strdup --redefine-sym free=nf_free \
 		"$$($(CC) -print-file-name=libhiredis.a)" $@
 
 $(BUILD)/gen/exports.map: shim/export/symbols
 	@mkdir -p $(@D)
-	{ echo '{ global:'; sed 's/$$/;/' $<; echo 'local: *; };'; } >$@
+	$(Q){ echo '{ global:'; sed 's/$$/;/' $<; echo 'local: *; };'; } >$@
 
 $(BUILD)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+	$(call say,CC,$<)
+	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
 $(call obj,shim/redis/script.c): $(BUILD)/gen/scripts.inc
 
 $(BUILD)/libnetflock.so: $(call obj,$(SHIM_SRC)) $(BUILD)/gen/exports.map $(HIREDIS)
-	$(CC) -shared -pthread $(OPT) -o $@ $(call obj,$(SHIM_SRC)) $(LDFLAGS) $(CFLAGS) -Wl,--version-script=$(BUILD)/gen/exports.map \
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared -pthread $(OPT) -o $@ $(call obj,$(SHIM_SRC)) $(LDFLAGS) $(CFLAGS) -Wl,--version-script=$(BUILD)/gen/exports.map \
 		-Wl,--exclude-libs,ALL -Wl,--gc-sections -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,-soname,libnetflock.so \
 		-Wl,--as-needed $(STATIC_LIBS)
 
 $(BUILD)/netflock-keeper: $(call obj,$(KEEPER_SRC)) $(HIREDIS)
-	$(CC) -pthread $(OPT) -o $@ $(call obj,$(KEEPER_SRC)) $(LDFLAGS) $(CFLAGS) -Wl,--gc-sections -Wl,-z,now -Wl,-z,relro -Wl,--as-needed $(STATIC_LIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -pthread $(OPT) -o $@ $(call obj,$(KEEPER_SRC)) $(LDFLAGS) $(CFLAGS) -Wl,--gc-sections -Wl,-z,now -Wl,-z,relro -Wl,--as-needed $(STATIC_LIBS)
 
 $(BUILD)/netflock: $(call obj,$(CLI_SRC)) $(HIREDIS)
-	$(CC) -pthread $(OPT) -o $@ $(call obj,$(CLI_SRC)) $(LDFLAGS) $(CFLAGS) -Wl,--gc-sections -Wl,-z,now -Wl,-z,relro -Wl,--as-needed $(STATIC_LIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -pthread $(OPT) -o $@ $(call obj,$(CLI_SRC)) $(LDFLAGS) $(CFLAGS) -Wl,--gc-sections -Wl,-z,now -Wl,-z,relro -Wl,--as-needed $(STATIC_LIBS)
 
 # One folder below lib holds library and keeper, which finds itself beside the library.
 PREFIX ?= /usr/local
