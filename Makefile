@@ -114,18 +114,20 @@ $(BUILD)/netflock: $(call obj,$(CLI_SRC)) $(HIREDIS)
 # One folder below lib holds library and keeper, which finds itself beside the library.
 PREFIX ?= /usr/local
 LIBDIR = $(DESTDIR)$(PREFIX)/lib/netflock
+COMPLETIONS = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 install: all
 	install -d $(LIBDIR) $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/man/man1 \
-		$(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/man/man7
+		$(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/man/man7 $(COMPLETIONS)
 	install -m 755 $(BUILD)/libnetflock.so $(BUILD)/netflock-keeper $(LIBDIR)/
 	install -m 755 $(BUILD)/netflock $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 docs/completions/netflock.bash $(COMPLETIONS)/netflock
 	install -m 644 include/netflock.h $(DESTDIR)$(PREFIX)/include/
 	install -m 644 docs/netflock.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 docs/netflock.conf.5 $(DESTDIR)$(PREFIX)/share/man/man5/
 	install -m 644 docs/netflock.7 $(DESTDIR)$(PREFIX)/share/man/man7/
 
 uninstall:
-	rm -f $(LIBDIR)/libnetflock.so $(LIBDIR)/netflock-keeper $(DESTDIR)$(PREFIX)/bin/netflock $(DESTDIR)$(PREFIX)/include/netflock.h \
+	rm -f $(COMPLETIONS)/netflock $(LIBDIR)/libnetflock.so $(LIBDIR)/netflock-keeper $(DESTDIR)$(PREFIX)/bin/netflock $(DESTDIR)$(PREFIX)/include/netflock.h \
 		$(DESTDIR)$(PREFIX)/share/man/man1/netflock.1 $(DESTDIR)$(PREFIX)/share/man/man5/netflock.conf.5 \
 		$(DESTDIR)$(PREFIX)/share/man/man7/netflock.7
 	-rmdir $(LIBDIR)
