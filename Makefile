@@ -37,6 +37,7 @@ obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
 .PHONY: all help demo test bench soak lint format-check install uninstall packages packages-demo packages-lint clean
 all: $(BUILD)/libnetflock.so $(BUILD)/netflock-keeper $(BUILD)/netflock
+	@:
 
 help:
 	@echo "make            build libnetflock.so, netflock-keeper and netflock in $(BUILD)/"

@@ -217,7 +217,7 @@ static int lock(int fd, int op, struct nf_file *f)
 static struct nf_tenure *known(int fd, struct nf_file *f)
 {
     struct stat st;
-    if (!nf_watched(fd) || nf_tenure_count() == 0 || nf_sys.fstat(fd, &st) < 0)
+    if (nf_sys.fstat(fd, &st) < 0)
         return NULL;
     struct nf_tenure *t = nf_lease_of_fd(fd, st.st_dev, st.st_ino);
     if (!t)
@@ -270,7 +270,7 @@ int nf_flock(int fd, int op)
     int kind = op & ~LOCK_NB;
     if (kind != LOCK_EX && kind != LOCK_SH && kind != LOCK_UN)
         return real_flock(fd, op); /* the kernel says EINVAL */
-    bool held = kind == LOCK_UN && nf_watched(fd) && nf_tenure_count() > 0;
+    bool held = kind == LOCK_UN && nf_marked(NF_MARK_TENURE, fd);
     /* First of all: most calls of most programs are none of our business. */
     enum nf_match match = held ? NF_MATCH_YES : nf_match(fd, &f);
     if (match == NF_MATCH_NO || (match == NF_MATCH_DOUBT && kind == LOCK_UN))
