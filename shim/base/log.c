@@ -112,9 +112,7 @@ void nf_log(enum nf_log_level level, const char *fmt, ...)
     line[n++] = '\n';
     if (conf.where == 'f')
         to_file(line, n);
-    else if (conf.where == 'y' || !stderr_is_safe())
-        to_syslog(level, line, n - 1);
-    else if (!stderr_has_room())
+    else if (conf.where == 'y' || !stderr_is_safe() || !stderr_has_room())
         to_syslog(level, line, n - 1);
     else
         (void)nf_sys.write(2, line, n);

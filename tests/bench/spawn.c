@@ -58,5 +58,7 @@ int main(int argc, char **argv)
     printf(" %.1f %.1f\n", USEC(quantile(with, n, 0.99)), USEC(quantile(without, n, 0.99)));
     free(a);
     free(b);
+    free(preloaded[0]);
+    free(preloaded);
     return 0;
 }

@@ -91,6 +91,7 @@ static long perform(char *cmd, char *a, char *b, char *c, char *extra)
 {
     int k = a ? a[0] & 127 : 0, l = b ? b[0] & 127 : 0;
 
+    a = a ? a : (char *)"";
     b = b ? b : (char *)"";
     c = c ? c : (char *)"";
 

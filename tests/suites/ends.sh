@@ -156,18 +156,18 @@ test_quick_exit_frees_the_lock_at_once() {
 
 test_a_lock_closed_after_chroot_is_freed() {
 	begin
-	mkdir -p "$STEPS/root/steps"
+	mkdir -p "$STEPS/top/steps"
 	py 1 "
 f = opened(); flock(f, EX)
 os.mkdir(STEPS + '/in'); until('chroot')
-os.chroot(STEPS + '/root')
+os.chroot(STEPS + '/top')
 os.close(f); os.mkdir('/steps/closed')
 while not os.path.isdir('/steps/end'): time.sleep(0.01)"
 	reached in; assertEquals "held on another host" 1 "$(busy "$F")"
-	go chroot; reached root/steps/closed
+	go chroot; reached top/steps/closed
 	must '[ "$(busy "$F")" = 0 ]' 5 "freed:"
 	assertNoKeys
-	go root/steps/end; wait $PID
+	go top/steps/end; wait $PID
 }
 
 test_standard_error_that_takes_no_more_does_not_end_the_lease() {

@@ -58,14 +58,14 @@ test_a_host_that_waits_gets_in_when_the_other_is_done() {
 }
 
 test_flock_loses_no_update_of_a_counter_file_on_two_hosts() {
-	local c=$W/shared/counter1 h
+	local c=$W/shared/counter1 h p1="" p2=""
 	echo 0 >"$c"
 	for h in 1 2; do
 		spawn $h sh -c "for i in $(seq -s ' ' $N); do flock $F sh $W/add $c || exit 1; done"
 		eval "p$h=$PID"
 	done
-	wait $p1; assertEquals 0 $?
-	wait $p2; assertEquals 0 $?
+	wait "$p1"; assertEquals 0 $?
+	wait "$p2"; assertEquals 0 $?
 	assertEquals $((2 * N)) "$(cat "$c")"
 	assertNoKeys
 }
@@ -85,8 +85,8 @@ test_python_loses_no_update_of_a_counter_file_on_two_hosts() {
 	local c=$W/shared/counter3 h
 	echo 0 >"$c"
 	for h in 1 2; do spawn $h python3 "$W/add.py" "$F" "$c" 200; eval "p$h=$PID"; done
-	wait $p1; assertEquals 0 $?
-	wait $p2; assertEquals 0 $?
+	wait "$p1"; assertEquals 0 $?
+	wait "$p2"; assertEquals 0 $?
 	assertEquals 400 "$(cat "$c")"
 	assertNoKeys
 }
