@@ -32,16 +32,12 @@ void nf_lease_orphan(struct nf_names *names, const char *token, char mode, int64
 bool nf_lease_verify(struct nf_tenure *t);
 
 /*
- * The tenure whose open file description fd refers to, referenced; NULL if this process has none. `mode` as asked of
- * the kernel is looked at only where kcmp(2) is not allowed.
+ * The tenure whose open file description fd refers to, referenced; NULL if this process has none.
  */
 struct nf_tenure *nf_lease_of_fd(int fd, dev_t dev, ino_t ino);
 
 /* Another descriptor of this process whose description holds t's kernel lock, for no other tenure; -ENOENT, -errno. */
 int nf_lease_other_fd(const struct nf_tenure *t);
-
-/* Wakes the thread: something in the table has changed. */
-void nf_lease_poke(void);
 
 /* Around fork(). */
 void nf_lease_fork_prepare(void);

@@ -355,14 +355,6 @@ int nf_lease_add(struct nf_tenure *t)
     return r;
 }
 
-void nf_lease_poke(void)
-{
-    nf_table_lock();
-    if (running)
-        pthread_cond_signal(&wake);
-    nf_table_unlock();
-}
-
 void nf_lease_orphan(struct nf_names *names, const char *token, char mode, int64_t until_ms)
 {
     struct orphan *o = nf_calloc(1, sizeof *o);
