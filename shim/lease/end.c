@@ -12,9 +12,6 @@
 #include <errno.h>
 #include <string.h>
 
-/* How long a keeper may take to look at the kernel's lock and to tell Redis. */
-#define KEEPER_WAIT_MS 100
-
 void nf_lease_end(struct nf_tenure *t)
 {
     const struct nf_config *c = nf_config();
@@ -48,7 +45,7 @@ void nf_lease_unlocked(struct nf_tenure *t)
     if (!left_to_it)
         nf_lease_end(t);
     if (left_to_it)
-        (void)nf_keeper_sync(t->lock_dev, t->lock_ino, n->key, n->key_len, KEEPER_WAIT_MS);
+        (void)nf_keeper_sync(t->lock_dev, t->lock_ino, n->key, n->key_len, NF_KEEPER_WAIT_MS);
     else if (kept)
         (void)nf_keeper_ended(t->lock_dev, t->lock_ino, n->key, n->key_len, t->token);
 }

@@ -18,6 +18,9 @@ int nf_keeper_give(struct nf_tenure **list, size_t n);
 /* All tenures of this process that are not kept; with `inheritable_only` those whose descriptor survives exec. */
 int nf_keeper_give_all(bool inheritable_only);
 
+/* A keeper's look at the kernel's lock lasts microseconds, telling Redis little more: who asks waits no longer than this. */
+#define NF_KEEPER_WAIT_MS 100
+
 enum nf_keeper_state { NF_KEEPER_NONE, NF_KEEPER_IDLE, NF_KEEPER_HELD };
 
 /*

@@ -88,7 +88,7 @@ void nf_close_end(struct nf_closing *c)
         nf_tenure_remove(t);
     nf_table_unlock();
     if (ended && kept)
-        (void)nf_keeper_sync(t->dev, t->ino, t->names->key, t->names->key_len, KEEPER_WAIT_MS);
+        (void)nf_keeper_sync(t->lock_dev, t->lock_ino, t->names->key, t->names->key_len, KEEPER_WAIT_MS);
     else if (ended)
         nf_lease_end(t);
     else if (unsure)
