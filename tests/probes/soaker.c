@@ -372,8 +372,12 @@ static void receive_one(int s)
         _exit(6);
     struct desc *k = NULL;
     for (int i = 0; i < DESCS; i++)
-        if (descs[i].n && descs[i].n < FDS && !strcmp(descs[i].id, got.id))
+        if (descs[i].n && !strcmp(descs[i].id, got.id))
             k = &descs[i];
+    if (k && k->n == FDS) {
+        close(got.fd[0]); /* not a second entry: the records tell the descriptions of a process apart by their name */
+        return;
+    }
     if (k) {
         k->fd[k->n++] = got.fd[0];
         return;

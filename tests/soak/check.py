@@ -263,10 +263,6 @@ def again(section):
     return any(o.fence == section.op.fence for o in before)
 
 
-# Behind "overlap": of a section that had ended, as its own host shows.
-DOUBTFUL = "with a section that its own kernel says had ended"
-
-
 class Report:
     def __init__(self):
         self.lines, self.bad = [], collections.Counter()
@@ -278,17 +274,8 @@ class Report:
 
 
 def report_overlaps(h, r, file, sections):
-    """
-    A section lasts, for us, as long as somebody may have a copy of its description; one that was on its way to a process
-    when that was killed is counted too long. If the kernel of its own host lets somebody else in, it had ended before, and
-    nobody can tell when: what it overlaps on other hosts until then is a class of its own.
-    """
-    pairs = list(find_overlaps(sections))
-    refuted = {id(a if a.start <= b.start else b) for a, b in pairs if a.op.host == b.op.host}
-    for a, b in pairs:
+    for a, b in find_overlaps(sections):
         where = "on one host" if a.op.host == b.op.host else "between hosts"
-        if where == "between hosts" and (id(a) in refuted or id(b) in refuted):
-            where = DOUBTFUL
         told = [t for t, text in h.logs if "lost the lock" in text and f"/{file} " in text and abs(t - b.start) < 2 * SECOND]
         r.add(
             f"overlap {where}" + (AFTER_LOSS if told else ""),

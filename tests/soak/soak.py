@@ -331,10 +331,9 @@ class Soak:
         for line in left:
             print(line)
         bad["left behind"] = len(left)
-        # Noise of the report, not of the locks: a line about a lock that had ended; and what check.py cannot decide.
-        for kind in ("loss reported of a lock that had ended", "overlap on one host", "overlap " + check.DOUBTFUL):
-            for k in [k for k in bad if k.startswith(kind) and not self.o.disable]:
-                print(f"noted: {bad.pop(k)} x {k}")
+        # Noise of the report, not of the locks: a line about a lock that had ended.
+        for k in [k for k in bad if k == "loss reported of a lock that had ended" and not self.o.disable]:
+            print(f"noted: {bad.pop(k)} x {k}")
         if self.o.allow_losses:
             for kind in [k for k in bad if k == "loss" or k.endswith(check.AFTER_LOSS)]:
                 print(f"allowed: {bad.pop(kind)} x {kind}")
