@@ -12,6 +12,7 @@
 
 atomic_int nf_watch_count;
 atomic_ulong nf_watch_bits[NF_WATCH_MAX / 64];
+atomic_bool nf_watch_any;
 
 static atomic_ulong tenure_bits[NF_WATCH_MAX / 64];
 static atomic_ulong small_bits[NF_MARKS][SMALL_MAX / 64];
@@ -35,6 +36,12 @@ static atomic_ulong *bits_of(enum nf_mark kind, int fd)
     if (fd < 0 || fd >= (kind == NF_MARK_TENURE ? NF_WATCH_MAX : SMALL_MAX))
         return NULL;
     return kind == NF_MARK_TENURE ? tenure_bits : small_bits[kind];
+}
+
+void nf_watch_all(bool on)
+{
+    atomic_store_explicit(&nf_watch_any, on, memory_order_relaxed);
+    atomic_fetch_add_explicit(&nf_watch_count, on ? 1 : -1, memory_order_relaxed);
 }
 
 bool nf_marked(enum nf_mark kind, int fd)

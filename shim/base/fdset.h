@@ -22,16 +22,22 @@ enum nf_mark {
 
 extern atomic_int nf_watch_count;
 extern atomic_ulong nf_watch_bits[NF_WATCH_MAX / 64];
+extern atomic_bool nf_watch_any;
 
 /* True if closing fd needs a closer look. Descriptors from NF_WATCH_MAX on always do while anything is watched. */
 static inline bool nf_watched(int fd)
 {
     if (__builtin_expect(atomic_load_explicit(&nf_watch_count, memory_order_relaxed) == 0, 1))
         return false;
+    if (atomic_load_explicit(&nf_watch_any, memory_order_relaxed))
+        return fd >= 0;
     if ((unsigned)fd >= NF_WATCH_MAX)
         return fd >= 0;
     return atomic_load_explicit(&nf_watch_bits[fd >> 6], memory_order_relaxed) >> (fd & 63) & 1;
 }
+
+/* Record locks end with the close of any descriptor of their file: while there are some, all descriptors are watched. */
+void nf_watch_all(bool on);
 
 /* Marks other than NF_MARK_TENURE are kept for the numbers below 256 only; setting them beyond has no effect. */
 void nf_mark(enum nf_mark kind, int fd);

@@ -58,23 +58,30 @@ static void field(char *dst, size_t room, const char *src)
 
 int nf_token_make(char *buf, const char *host_extra, dev_t dev, ino_t ino)
 {
+    char text[33];
+    uint64_t nonce[2];
+    arc4random_buf(nonce, sizeof nonce);
+    (void)snprintf(text, sizeof text, "%016llx%016llx", (unsigned long long)nonce[0], (unsigned long long)nonce[1]);
+    return nf_token_make_as(buf, host_extra, dev, ino, text);
+}
+
+int nf_token_make_as(char *buf, const char *host_extra, dev_t dev, ino_t ino, const char *nonce)
+{
     struct utsname uts;
     char comm[17] = "";
     char host[NF_FIELD_MAX];
     char command[NF_FIELD_MAX];
-    uint64_t nonce[2];
     int r = read_boot_id();
     if (r < 0)
         return r;
-    arc4random_buf(nonce, sizeof nonce);
     /* A process may change both its own name and its host's: asked each time. */
     (void)prctl(PR_GET_NAME, comm, 0, 0, 0);
     field(command, sizeof command, comm);
     field(host, sizeof host, uname(&uts) == 0 ? uts.nodename : "");
     int identity = snprintf(buf, NF_TOKEN_MAX, "nf1:%s%s%s:%llx:%llx:", boot_id, *host_extra ? "-" : "", host_extra,
                             (unsigned long long)dev, (unsigned long long)ino);
-    (void)snprintf(buf + identity, NF_TOKEN_MAX - (size_t)identity, "%016llx%016llx:%s:%d:%s:%lld", (unsigned long long)nonce[0],
-                   (unsigned long long)nonce[1], host, (int)nf_sys.getpid(), command, (long long)nf_wall_ms());
+    (void)snprintf(buf + identity, NF_TOKEN_MAX - (size_t)identity, "%s:%s:%d:%s:%lld", nonce, host, (int)nf_sys.getpid(), command,
+                   (long long)nf_wall_ms());
     return identity;
 }
 

@@ -21,6 +21,9 @@
 /* Writes a new token to buf (NF_TOKEN_MAX bytes); returns the length of its identity part, or -errno. */
 int nf_token_make(char *buf, const char *host_extra, dev_t dev, ino_t ino);
 
+/* The same with a given NONCE (hex digits, letters, '.' and '~'; at most 80). */
+int nf_token_make_as(char *buf, const char *host_extra, dev_t dev, ino_t ino, const char *nonce);
+
 struct nf_token_info {
     char host[NF_FIELD_MAX];
     char command[NF_FIELD_MAX];

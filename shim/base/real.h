@@ -20,6 +20,7 @@
     X(dup, int, (int))                                                                                                      \
     X(fcntl, int, (int, int, void *))                                                                                       \
     X(fcntl64, int, (int, int, void *))                                                                                     \
+    X(__fcntl, int, (int, int, void *))                                                                                     \
     X(recvmsg, ssize_t, (int, struct msghdr *, int))                                                                        \
     X(recvmmsg, int, (int, struct mmsghdr *, unsigned, int, struct timespec *))                                             \
     X(dup2, int, (int, int))                                                                                                \

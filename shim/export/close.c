@@ -7,11 +7,11 @@
 #include "base/real.h"
 #include "export/export.h"
 #include "lock/close.h"
+#include "lock/record.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <unistd.h>
 
@@ -24,12 +24,12 @@ NF_EXPORT int close(int fd)
     int r;
     if (!nf_watched(fd))
         return nf_real()->close(fd);
-    NF_CLOSING(fd, r = nf_real()->close(fd));
+    NF_CLOSING(fd, r = nf_real()->close(fd), true);
     return r;
 }
 
 /* A duplicate is as shared with other processes as what it was made of. */
-static int duplicated(int from, int to)
+int nf_duplicated(int from, int to)
 {
     if (to >= 0 && to != from && nf_watched(from))
         nf_marks_copy(from, to);
@@ -38,25 +38,8 @@ static int duplicated(int from, int to)
 
 NF_EXPORT int dup(int fd)
 {
-    return duplicated(fd, nf_real()->dup(fd));
+    return nf_duplicated(fd, nf_real()->dup(fd));
 }
-
-/* Of fcntl only the two commands that duplicate are looked at; all others pass through with their argument. */
-#define NF_FCNTL(name)                                                           \
-    NF_EXPORT int name(int fd, int cmd, ...)                                     \
-    {                                                                            \
-        va_list ap;                                                              \
-        va_start(ap, cmd);                                                       \
-        void *arg = va_arg(ap, void *);                                          \
-        va_end(ap);                                                              \
-        int r = nf_real()->name(fd, cmd, arg);                                   \
-        return cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC ? duplicated(fd, r) : r; \
-    }
-
-#undef fcntl
-#undef fcntl64
-NF_FCNTL(fcntl)
-NF_FCNTL(fcntl64)
 
 NF_EXPORT int dup2(int oldfd, int newfd)
 {
@@ -64,8 +47,8 @@ NF_EXPORT int dup2(int oldfd, int newfd)
     if (oldfd == newfd || !nf_watched(newfd))
         r = nf_real()->dup2(oldfd, newfd);
     else
-        NF_CLOSING(newfd, r = nf_real()->dup2(oldfd, newfd));
-    return duplicated(oldfd, r);
+        NF_CLOSING(newfd, r = nf_real()->dup2(oldfd, newfd), r >= 0);
+    return nf_duplicated(oldfd, r);
 }
 
 NF_EXPORT int dup3(int oldfd, int newfd, int flags)
@@ -74,8 +57,8 @@ NF_EXPORT int dup3(int oldfd, int newfd, int flags)
     if (oldfd == newfd || !nf_watched(newfd))
         r = nf_real()->dup3(oldfd, newfd, flags);
     else
-        NF_CLOSING(newfd, r = nf_real()->dup3(oldfd, newfd, flags));
-    return duplicated(oldfd, r);
+        NF_CLOSING(newfd, r = nf_real()->dup3(oldfd, newfd, flags), r >= 0);
+    return nf_duplicated(oldfd, r);
 }
 
 /* Several may go at once: the rest is closed by the innermost step, when all of them have been noted. */
@@ -85,7 +68,16 @@ static int close_span(unsigned first, unsigned last, int (*rest)(unsigned first,
     int r;
     if (fd < 0)
         return rest(first, last, flags);
-    NF_CLOSING(fd, r = close_span(first, last, rest, (unsigned)fd + 1, flags));
+    NF_CLOSING_ONE(fd, r = close_span(first, last, rest, (unsigned)fd + 1, flags));
+    return r;
+}
+
+static int close_all(unsigned first, unsigned last, int (*rest)(unsigned first, unsigned last, int flags), int flags)
+{
+    struct nf_record_closing records;
+    nf_record_close_begin(first, last, &records);
+    int r = close_span(first, last, rest, first, flags);
+    nf_record_close_end(&records, r >= 0);
     return r;
 }
 
@@ -106,13 +98,13 @@ NF_EXPORT int close_range(unsigned int first, unsigned int last, int flags)
 {
     if (first > last || flags & (int)CLOSE_RANGE_CLOEXEC)
         return nf_real()->close_range(first, last, flags);
-    return close_span(first, last, rest_close_range, first, flags);
+    return close_all(first, last, rest_close_range, flags);
 }
 
 NF_EXPORT void closefrom(int lowfd)
 {
     unsigned first = lowfd < 0 ? 0 : (unsigned)lowfd;
-    (void)close_span(first, ~0U, rest_closefrom, first, 0);
+    (void)close_all(first, ~0U, rest_closefrom, 0);
 }
 
 NF_EXPORT int closedir(DIR *dir)
@@ -123,6 +115,6 @@ NF_EXPORT int closedir(DIR *dir)
     int r;
     if (!nf_watched(fd))
         return nf_real()->closedir(dir);
-    NF_CLOSING(fd, r = nf_real()->closedir(dir));
+    NF_CLOSING(fd, r = nf_real()->closedir(dir), true);
     return r;
 }

@@ -5,6 +5,7 @@
 #include "base/real.h"
 #include "export/export.h"
 #include "lock/close.h"
+#include "lock/record.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -27,7 +28,7 @@ NF_EXPORT int fclose(FILE *fp)
     int r;
     if (!nf_watched(fd))
         return nf_real()->fclose(fp);
-    NF_CLOSING(fd, r = nf_real()->fclose(fp));
+    NF_CLOSING(fd, r = nf_real()->fclose(fp), true);
     return r;
 }
 
@@ -37,7 +38,7 @@ NF_EXPORT FILE *freopen(const char *path, const char *mode, FILE *fp)
     FILE *r;
     if (!nf_watched(fd))
         return nf_real()->freopen(path, mode, fp);
-    NF_CLOSING(fd, r = nf_real()->freopen(path, mode, fp));
+    NF_CLOSING(fd, r = nf_real()->freopen(path, mode, fp), true);
     return r;
 }
 
@@ -47,6 +48,6 @@ NF_EXPORT FILE *freopen64(const char *path, const char *mode, FILE *fp)
     FILE *r;
     if (!nf_watched(fd))
         return nf_real()->freopen64(path, mode, fp);
-    NF_CLOSING(fd, r = nf_real()->freopen64(path, mode, fp));
+    NF_CLOSING(fd, r = nf_real()->freopen64(path, mode, fp), true);
     return r;
 }

@@ -8,6 +8,8 @@
 #include "base/fdutil.h"
 #include "base/sys.h"
 #include "lease/keeper.h"
+#include "lease/record.h"
+#include "redis/ranges.h"
 
 #include <errno.h>
 #include <string.h>
@@ -98,6 +100,8 @@ static int look_around(const struct nf_tenure *t, bool maybe_elsewhere)
 
 bool nf_lease_verify(struct nf_tenure *t)
 {
+    if (nf_range_owner(t->mode))
+        return nf_record_verify(t);
     nf_table_lock();
     int fd = t->fd;
     bool skip = !t->listed || t->deciding;

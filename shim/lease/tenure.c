@@ -6,14 +6,18 @@
 #include "base/alloc.h"
 #include "base/fdset.h"
 #include "base/sys.h"
+#include "redis/ranges.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* Owners of byte ranges stand apart: they have nothing to do with a file's flock tenures. */
 static int compare(const struct nf_tenure *a, const struct nf_tenure *b)
 {
+    if (nf_range_owner(a->mode) != nf_range_owner(b->mode))
+        return nf_range_owner(a->mode) ? 1 : -1;
     if (a->dev != b->dev)
         return a->dev < b->dev ? -1 : 1;
     if (a->ino != b->ino)
@@ -105,13 +109,13 @@ struct nf_tenure *nf_tenure_first(dev_t dev, ino_t ino)
 {
     struct nf_tenure key = {.dev = dev, .ino = ino};
     struct nf_tenure *t = RB_NFIND(tree, &table, &key);
-    return t && t->dev == dev && t->ino == ino ? t : NULL;
+    return t && t->dev == dev && t->ino == ino && !nf_range_owner(t->mode) ? t : NULL;
 }
 
 struct nf_tenure *nf_tenure_next(struct nf_tenure *t)
 {
     struct nf_tenure *n = RB_NEXT(tree, &table, t);
-    return n && n->dev == t->dev && n->ino == t->ino ? n : NULL;
+    return n && n->dev == t->dev && n->ino == t->ino && nf_range_owner(n->mode) == nf_range_owner(t->mode) ? n : NULL;
 }
 
 struct nf_tenure *nf_tenure_any(struct nf_tenure *after)
@@ -153,7 +157,12 @@ bool nf_tenure_has_fd(int fd)
 
 void nf_table_fork_child(void)
 {
+    struct nf_tenure *next;
     (void)pthread_mutex_init(&mu, NULL);
-    for (struct nf_tenure *t = nf_tenure_any(NULL); t; t = nf_tenure_any(t))
+    for (struct nf_tenure *t = nf_tenure_any(NULL); t; t = next) {
+        next = nf_tenure_any(t);
         t->kept = true;
+        if (nf_range_owner(t->mode))
+            nf_tenure_remove(t); /* record.h: not inherited */
+    }
 }

@@ -43,7 +43,7 @@ struct nf_tenure {
     int64_t deadline_ms; /* up to here nobody else can have it */
     struct nf_names *names;
     char fence[NF_FENCE_MAX];
-    char mode; /* 'x' or 's' */
+    char mode; /* 'x' or 's'; 'p' or 'o': an owner of byte ranges (record.h) */
     int identity_len;
     char token[];
 };
@@ -67,7 +67,7 @@ pthread_mutex_t *nf_table_mutex(void); /* for a condition variable */
 void nf_tenure_insert(struct nf_tenure *t);
 void nf_tenure_remove(struct nf_tenure *t); /* out of the table; drops the table's reference */
 void nf_tenure_set_fd(struct nf_tenure *t, int fd);
-struct nf_tenure *nf_tenure_first(dev_t dev, ino_t ino);  /* of this inode; continue with nf_tenure_next */
+struct nf_tenure *nf_tenure_first(dev_t dev, ino_t ino);  /* flock's of this inode; continue with nf_tenure_next */
 struct nf_tenure *nf_tenure_next(struct nf_tenure *t);    /* the next one of the same inode */
 struct nf_tenure *nf_tenure_any(struct nf_tenure *after); /* all of them, NULL to start */
 void nf_tenure_ref(struct nf_tenure *t);

@@ -14,7 +14,9 @@
 #include "base/clock.h"
 #include "base/sigs.h"
 #include "base/sys.h"
+#include "lease/record.h"
 #include "redis/pool.h"
+#include "redis/ranges.h"
 
 #include <bsd/stdlib.h>
 #include <bsd/sys/queue.h>
@@ -346,7 +348,8 @@ static void take_out_replaced(const struct nf_tenure *t)
 int nf_lease_add(struct nf_tenure *t)
 {
     nf_table_lock();
-    take_out_replaced(t);
+    if (!nf_range_owner(t->mode))
+        take_out_replaced(t);
     nf_tenure_insert(t);
     int r = ensure_running(t->renewed_ms + nf_config()->policy.ttl_ms / 3);
     if (r < 0)
@@ -398,4 +401,5 @@ void nf_lease_fork_child(void)
     init_cond();
     nf_config_fork_child();
     nf_alloc_fork_child();
+    nf_record_fork_child();
 }

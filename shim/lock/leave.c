@@ -8,7 +8,9 @@
 #include "base/sigs.h"
 #include "lease/keeper.h"
 #include "lease/lease.h"
+#include "lease/record.h"
 #include "lock/shadow.h"
+#include "redis/ranges.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -19,7 +21,7 @@ static struct nf_quiet forking;
 static bool any_not_kept(void)
 {
     for (struct nf_tenure *t = nf_tenure_any(NULL); t; t = nf_tenure_any(t))
-        if (!t->kept && !t->lost)
+        if (!t->kept && !t->lost && !nf_range_owner(t->mode))
             return true;
     return false;
 }
@@ -110,6 +112,7 @@ static void release_all(void)
 {
     struct nf_quiet quiet;
     nf_quiet(&quiet);
+    nf_record_release_all();
     for (;;) {
         nf_table_lock();
         struct nf_tenure *t = nf_tenure_any(NULL);

@@ -7,6 +7,8 @@
 #include "base/clock.h"
 #include "base/sigs.h"
 #include "redis/pool.h"
+#include "redis/ranges.h"
+#include "redis/reply.h"
 #include "redis/script.h"
 
 #include <bsd/string.h>
@@ -47,79 +49,24 @@ static int grant_ms(const struct nf_policy *p)
     return p->ttl_ms < 1500 ? p->ttl_ms : 1500;
 }
 
-/* Error replies that mean "not now". All others mean "not at all". */
-static enum nf_outcome classify(const char *error)
-{
-    static const char *const passing[] = {"LOADING",    "BUSY",    "MASTERDOWN", "READONLY",    "OOM",
-                                          "NOREPLICAS", "MISCONF", "TRYAGAIN",   "CLUSTERDOWN", "ERR max number of clients"};
-    for (size_t i = 0; i < sizeof passing / sizeof passing[0]; i++)
-        if (strncmp(error, passing[i], strlen(passing[i])) == 0)
-            return NF_DOWN;
-    /* Redis before 7 wraps an error that a script met. */
-    if (strstr(error, "-OOM ") || strstr(error, "-READONLY ") || strstr(error, "-NOREPLICAS "))
-        return NF_DOWN;
-    return NF_REFUSED;
-}
-
-static void set_error(struct nf_answer *a, enum nf_outcome outcome, const char *text)
-{
-    a->outcome = outcome;
-    /* A server that wants a password refuses our longer commands before it gets to saying so plainly. */
-    if (strstr(text, "unauthenticated"))
-        text = "NOAUTH a password is needed (NETFLOCK_URL or NETFLOCK_PASSWORD_FILE)";
-    (void)strlcpy(a->why, text, sizeof a->why);
-}
-
-/* The i-th element of an array reply, if it has this type. */
-static const redisReply *element(const redisReply *r, size_t i, int type)
-{
-    return r->type == REDIS_REPLY_ARRAY && i < (size_t)r->elements && r->element[i] && r->element[i]->type == type ? r->element[i] : NULL;
-}
-
-/* Copies a string of the reply, cut at size; control characters are for the log to escape. */
-static void copy_str(char *dst, size_t size, const redisReply *s)
-{
-    size_t len = (size_t)s->len < size - 1 ? (size_t)s->len : size - 1;
-    memcpy(dst, s->str, len);
-    dst[len] = 0;
-}
-
 static void read_acquire(const redisReply *r, struct nf_answer *a)
 {
-    const redisReply *code = element(r, 0, REDIS_REPLY_INTEGER);
-    const redisReply *fence = element(r, 1, REDIS_REPLY_STRING);
-    const redisReply *holder = element(r, 2, REDIS_REPLY_STRING);
-    const redisReply *left = element(r, 3, REDIS_REPLY_INTEGER);
-    const redisReply *rank = element(r, 4, REDIS_REPLY_INTEGER);
+    const redisReply *code = nf_reply_element(r, 0, REDIS_REPLY_INTEGER);
+    const redisReply *fence = nf_reply_element(r, 1, REDIS_REPLY_STRING);
+    const redisReply *holder = nf_reply_element(r, 2, REDIS_REPLY_STRING);
+    const redisReply *left = nf_reply_element(r, 3, REDIS_REPLY_INTEGER);
+    const redisReply *rank = nf_reply_element(r, 4, REDIS_REPLY_INTEGER);
     if (code && code->integer == 1 && fence && (size_t)fence->len < sizeof a->fence) {
         a->outcome = NF_GRANTED;
-        copy_str(a->fence, sizeof a->fence, fence);
+        nf_reply_copy(a->fence, sizeof a->fence, fence);
     } else if (code && code->integer == 0 && fence && holder && left && rank) {
         a->outcome = NF_BUSY;
         a->holder_mode = fence->len == 1 && fence->str[0] == 's' ? 's' : 'x';
-        copy_str(a->holder, sizeof a->holder, holder);
+        nf_reply_copy(a->holder, sizeof a->holder, holder);
         a->left_ms = left->integer;
         a->before_me = rank->integer;
     } else {
-        set_error(a, NF_REFUSED, "Redis gave an answer of an unknown form");
-    }
-}
-
-/* Errors of a connection that was never made: nothing can have been sent through it. */
-static bool never_connected(int err)
-{
-    switch (err) {
-    case -ECONNREFUSED:
-    case -ENOENT:
-    case -EACCES:
-    case -ENXIO:
-    case -EMFILE:
-    case -ENFILE:
-    case -EHOSTUNREACH:
-    case -ENETUNREACH:
-        return true;
-    default:
-        return false;
+        nf_reply_error(a, NF_REFUSED, "Redis gave an answer of an unknown form");
     }
 }
 
@@ -145,11 +92,11 @@ void nf_op_acquire(const struct nf_config *c, const struct nf_request *q, int64_
     redisReply *reply = NULL;
     a->sent_ms = nf_now_ms();
     int r = nf_script_run(&c->redis, &call, 1, &reply, deadline_ms, a->why, sizeof a->why);
-    a->reached = !never_connected(r);
+    a->reached = !nf_reply_unsent(r);
     if (r < 0)
         a->outcome = r == -EACCES ? NF_REFUSED : NF_DOWN;
     else if (reply->type == REDIS_REPLY_ERROR)
-        set_error(a, classify(reply->str), reply->str);
+        nf_reply_error(a, nf_reply_outcome(reply->str), reply->str);
     else
         read_acquire(reply, a);
     freeReplyObject(reply);
@@ -160,6 +107,8 @@ int nf_op_release(const struct nf_redis_opts *o, const struct nf_policy *p, cons
 {
     char grant[16];
     const struct nf_names *n = q->names;
+    if (nf_range_owner(q->mode))
+        return nf_range_drop(o, p, q, deadline_ms, a);
     struct nf_script_call call = {.script = &nf_script_release, .n_keys = 4};
     (void)snprintf(grant, sizeof grant, "%d", grant_ms(p));
     nf_cmd_add(&call.args, n->key, n->key_len);
@@ -175,7 +124,7 @@ int nf_op_release(const struct nf_redis_opts *o, const struct nf_policy *p, cons
     if (r == 0 && reply->type == REDIS_REPLY_INTEGER) {
         r = reply->integer == 1;
     } else if (r == 0) {
-        set_error(a, NF_DOWN, reply->type == REDIS_REPLY_ERROR ? reply->str : "Redis gave an answer of an unknown form");
+        nf_reply_error(a, NF_DOWN, reply->type == REDIS_REPLY_ERROR ? reply->str : "Redis gave an answer of an unknown form");
         r = -EPROTO;
     }
     freeReplyObject(reply);
@@ -184,8 +133,8 @@ int nf_op_release(const struct nf_redis_opts *o, const struct nf_policy *p, cons
 
 static void read_renewal(const redisReply *r, struct nf_renewal *out)
 {
-    const redisReply *code = element(r, 0, REDIS_REPLY_INTEGER);
-    const redisReply *holder = element(r, 1, REDIS_REPLY_STRING);
+    const redisReply *code = nf_reply_element(r, 0, REDIS_REPLY_INTEGER);
+    const redisReply *holder = nf_reply_element(r, 1, REDIS_REPLY_STRING);
     if (!code)
         return;
     if (code->integer == 1) {
@@ -194,7 +143,7 @@ static void read_renewal(const redisReply *r, struct nf_renewal *out)
         out->result = NF_RECLAIMED;
     } else if (code->integer == 0 && holder) {
         out->result = NF_GONE;
-        copy_str(out->holder, sizeof out->holder, holder);
+        nf_reply_copy(out->holder, sizeof out->holder, holder);
     }
 }
 
@@ -208,6 +157,10 @@ static int renew_batch(const struct nf_redis_opts *o, const char *ttl, struct nf
     char identity[BATCH][16];
     redisReply *replies[BATCH];
     for (size_t i = 0; i < n; i++) {
+        if (nf_range_owner(r[i].mode)) {
+            nf_range_renew_call(&calls[i], &r[i], ttl);
+            continue;
+        }
         calls[i] = (struct nf_script_call){.script = &nf_script_renew, .n_keys = 2};
         nf_cmd_add(&calls[i].args, r[i].names->key, r[i].names->key_len);
         nf_cmd_add(&calls[i].args, r[i].names->fence, r[i].names->fence_len);
@@ -278,7 +231,7 @@ int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, int ms
             nf_sigs_block(NULL);
         }
         if (err == 0 && reply->type == REDIS_REPLY_ERROR) {
-            set_error(a, classify(reply->str), reply->str);
+            nf_reply_error(a, nf_reply_outcome(reply->str), reply->str);
             err = a->outcome == NF_REFUSED ? -EACCES : -EAGAIN;
         }
         /* Given back before the grant is confirmed: that takes the same connection. */

@@ -12,6 +12,7 @@ struct nf_script {
 };
 
 extern const struct nf_script nf_script_acquire, nf_script_release, nf_script_renew;
+extern const struct nf_script nf_script_range_set, nf_script_range_test, nf_script_range_sync, nf_script_range_renew, nf_script_range_list;
 
 struct nf_script_call {
     const struct nf_script *script;

@@ -1,0 +1,111 @@
+/*
+ * The close of any descriptor of a file drops all that the process holds in it; that of the last one of a description, what
+ * the description holds.
+ *
+ * The file's mutex is held over the real close: a range that another thread sets meanwhile, through another descriptor, is
+ * either gone in the kernel and then in Redis, or comes after both. Several files are taken in the order of their list.
+ */
+#include "lock/record.h"
+
+#include "base/fdset.h"
+#include "base/fdutil.h"
+#include "base/process.h"
+#include "base/sys.h"
+
+#include <errno.h>
+
+struct span {
+    unsigned first, last;
+};
+
+static bool none(int fd)
+{
+    (void)fd;
+    return false;
+}
+
+static int inside(int fd, long arg)
+{
+    const struct span *s = (const struct span *)arg;
+    return (unsigned)fd >= s->first && (unsigned)fd <= s->last;
+}
+
+static bool concerned(const struct nf_record_file *f, unsigned first, unsigned last)
+{
+    struct span s = {first, last};
+    if (first == last)
+        return nf_fd_is((int)first, f->dev, f->ino);
+    return nf_fd_find(f->dev, f->ino, none, inside, (long)&s) != -ENOENT;
+}
+
+static bool has_fd(const struct nf_record *r, const struct nf_record_closing *c)
+{
+    return r->kind == 'o' && r->fd >= 0 && (unsigned)r->fd >= c->first && (unsigned)r->fd <= c->last;
+}
+
+void nf_record_close_begin(unsigned first, unsigned last, struct nf_record_closing *c)
+{
+    int saved = errno;
+    struct nf_record_file **tail = &c->files;
+    c->files = NULL;
+    if (atomic_load_explicit(&nf_record_count, memory_order_relaxed) == 0 || nf_process_where() != NF_HOME)
+        return;
+    c->first = first;
+    c->last = last;
+    nf_quiet(&c->quiet);
+    for (struct nf_record_file *f = nf_record_file_next(NULL); f; f = nf_record_file_next(f)) {
+        struct nf_record *r;
+        if (!concerned(f, first, last))
+            continue;
+        (void)nf_record_file_find(f->dev, f->ino); /* a reference that lasts until the end */
+        pthread_mutex_lock(&f->mu);
+        f->closing = NULL;
+        *tail = f;
+        tail = &f->closing;
+        TAILQ_FOREACH (r, &f->records, link)
+            if (has_fd(r, c)) {
+                int other = nf_record_other_fd(r, first, last);
+                r->shared = nf_shared(r->fd);
+                r->next_fd = other >= 0 ? other : -1;
+            }
+    }
+    if (!c->files)
+        nf_loud(&c->quiet);
+    errno = saved;
+}
+
+static void end_file(struct nf_record_file *f, const struct nf_record_closing *c)
+{
+    struct nf_record *next;
+    for (struct nf_record *r = TAILQ_FIRST(&f->records); r; r = next) {
+        next = TAILQ_NEXT(r, link);
+        if (r->kind == 'o') {
+            if (!has_fd(r, c))
+                continue;
+            r->fd = r->next_fd;
+            /* Another process may have the description: then nothing but a look at all the machine's locks can tell. */
+            if (r->fd >= 0 || (r->shared && !nf_record_gone(r)))
+                continue;
+        }
+        if (r->held.n)
+            nf_record_drop(r, false);
+        nf_record_tidy(r);
+    }
+}
+
+void nf_record_close_end(struct nf_record_closing *c, bool closed)
+{
+    struct nf_record_file *next;
+    int saved = errno;
+    if (!c->files)
+        return;
+    for (struct nf_record_file *f = c->files; f; f = next) {
+        next = f->closing;
+        if (closed)
+            end_file(f, c);
+        pthread_mutex_unlock(&f->mu);
+        nf_record_file_put(f);
+    }
+    nf_loud(&c->quiet);
+    errno = saved;
+}
