@@ -111,7 +111,7 @@ static void take_over(pid_t dead)
         if (f->listen >= 0 || !kfile_give_away(f))
             kfile_watch_start(f);
     }
-    nf_log(NF_LOG_WARN, "a keeper (pid %d) was killed; its guard, pid %d, goes on in its place, with %s", (int)dead, (int)getpid(), key);
+    nf_log(NF_LOG_WARN, "a keeper (pid %d) was killed; its guard goes on in its place, with %s", (int)dead, key);
     guard_outdated();
 }
 
