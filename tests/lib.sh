@@ -135,8 +135,10 @@ strays() (
 	grep -las -e "NFTEST=$NFTEST" -e "$HOSTS" /proc/[0-9]*/environ /proc/[0-9]*/mountinfo |
 		cut -d/ -f3 | sort -un
 )
-is_keeper() { [ "$(cat "/proc/$1/comm" 2>/dev/null)" = netflock-keeper ]; }
-keepers() { local p; for p in $(strays); do is_keeper "$p" && echo "$p"; done; }
+named() { local p; for p in $(strays); do [ "$(cat "/proc/$p/comm" 2>/dev/null)" = "$1" ] && echo "$p"; done; }
+keepers() { named netflock-keeper; }
+guards() { named netflock-guard; }          # a keeper has one, which takes its place when it is killed
+is_keeper() { case $(cat "/proc/$1/comm" 2>/dev/null) in netflock-keeper | netflock-guard) ;; *) false ;; esac; }
 count() { wc -l | tr -d ' '; }
 
 kill_strays() {

@@ -57,7 +57,7 @@ bool holder_alive(struct holder *h)
     const struct dirent *e;
     while (proc && !found && (e = readdir(proc))) {
         pid_t pid = e->d_name[0] < '0' || e->d_name[0] > '9' ? 0 : (pid_t)atoi(e->d_name);
-        found = pid > 0 && pid != getpid() && look_at(pid, h, &file);
+        found = pid > 0 && pid != getpid() && pid != guard_pid() && look_at(pid, h, &file);
     }
     if (proc)
         (void)closedir(proc);

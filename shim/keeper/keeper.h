@@ -25,7 +25,7 @@ struct holder {
     int fd;
 };
 
-/* holders.c: has any other process that description? */
+/* holders.c: has any other process that description? (The guard does not count.) */
 bool holder_alive(struct holder *h);
 
 struct kept {
@@ -70,6 +70,8 @@ extern struct keeper keeper;
 
 /* watch.c: the kernel's side. */
 void kfile_watch_start(struct kfile *f);
+/* In a forked copy: the thread stayed behind. */
+void kfile_watch_forget(struct kfile *f);
 /* Looks at the kernel's lock now, without blocking; true if nobody holds it (then all tenures are marked ended). */
 bool kfile_look(struct kfile *f);
 /* Adds a tenure, which takes over from the file's earlier ones where they cannot both be true. */
@@ -83,9 +85,26 @@ int serve_start(int ctl);             /* reads the hello and the tenures, and an
 void serve_listener(struct kfile *f); /* one connection is waiting */
 struct kfile *kfile_new(const struct nf_ho_tenure *m);
 
+/* The file's socket: bound and listening, or f->listen == -1 when the name is taken. */
+void kfile_listen(struct kfile *f);
+/* Another keeper has the file's name: gives it the tenures that may move; true if none is left here. */
+bool kfile_give_away(struct kfile *f);
+
+/*
+ * guard.c: a copy of this process that does nothing but wait for our death, and then takes our place.
+ */
+void guard_outdated(void);  /* what we keep has changed: a newer copy is due in a moment */
+int64_t guard_due_ms(void); /* when (CLOCK_BOOTTIME); INT64_MAX if not */
+void guard_tend(void);      /* makes that copy when it is due. In the copy this returns when it has become the keeper */
+void guard_stop(void);      /* the copy is gone, with its descriptors, when this returns */
+int guard_fd(void);         /* readable when the copy has died; -1 if there is none */
+pid_t guard_pid(void);      /* 0 if there is none */
+
 /* tend.c: Redis' side. Renews what is due, releases what has ended; returns when to come back (CLOCK_BOOTTIME). */
 int64_t tend(void);
 /* Releases what has ended in one file, now. */
 void tend_ended(struct kfile *f);
+/* Forgets a tenure: it is released, or lost, or another keeper has it. */
+void kept_drop(struct kfile *f, struct kept *k);
 
 #endif

@@ -62,14 +62,17 @@ static void serve(void)
         if (all_finished())
             return;
         drop_finished();
-        size_t n = 1;
+        guard_tend();
+        next = guard_due_ms() < next ? guard_due_ms() : next;
+        size_t n = 2;
         TAILQ_FOREACH (f, &keeper.files, link)
             n++;
         struct pollfd *p = calloc(n, sizeof *p);
         if (!p)
             return;
         p[0] = (struct pollfd){.fd = keeper.wake[0], .events = POLLIN};
-        n = 1;
+        p[1] = (struct pollfd){.fd = guard_fd(), .events = POLLIN};
+        n = 2;
         TAILQ_FOREACH (f, &keeper.files, link)
             p[n++] = (struct pollfd){.fd = f->listen, .events = POLLIN};
         int wait = next == INT64_MAX ? -1 : nf_left_ms(next);
@@ -78,7 +81,11 @@ static void serve(void)
             char drain[64];
             (void)nf_sys.read(keeper.wake[0], drain, sizeof drain);
         }
-        n = 1;
+        if (p[1].revents) { /* it was killed */
+            guard_stop();
+            guard_outdated();
+        }
+        n = 2;
         TAILQ_FOREACH (f, &keeper.files, link) {
             if (p[n].fd >= 0 && p[n].revents)
                 serve_listener(f);
@@ -108,5 +115,6 @@ int main(int argc, char **argv)
         return 1;
     (void)nf_sys.close((int)ctl);
     serve();
+    guard_stop();
     return 0;
 }

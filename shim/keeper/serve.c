@@ -16,9 +16,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct kfile *kfile_new(const struct nf_ho_tenure *m)
+void kfile_listen(struct kfile *f)
 {
     struct sockaddr_un addr;
+    f->listen = nf_sys.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    socklen_t len = nf_ho_address(&addr, f->dev, f->ino, f->names->key, f->names->key_len, &keeper.redis);
+    if (f->listen >= 0 && (bind(f->listen, (struct sockaddr *)&addr, len) < 0 || listen(f->listen, 64) < 0)) {
+        (void)nf_sys.close(f->listen);
+        f->listen = -1;
+    }
+}
+
+struct kfile *kfile_new(const struct nf_ho_tenure *m)
+{
     struct kfile *f = calloc(1, sizeof *f);
     if (!f)
         return NULL;
@@ -34,12 +44,7 @@ struct kfile *kfile_new(const struct nf_ho_tenure *m)
     TAILQ_INIT(&f->tenures);
     pthread_mutex_init(&f->mu, NULL);
     pthread_cond_init(&f->work, NULL);
-    f->listen = nf_sys.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    socklen_t len = nf_ho_address(&addr, m->dev, m->ino, m->key, m->key_len, &keeper.redis);
-    if (f->listen >= 0 && (bind(f->listen, (struct sockaddr *)&addr, len) < 0 || listen(f->listen, 64) < 0)) {
-        (void)nf_sys.close(f->listen);
-        f->listen = -1;
-    }
+    kfile_listen(f);
     TAILQ_INSERT_TAIL(&keeper.files, f, link);
     return f;
 }
@@ -67,19 +72,35 @@ static bool valid(struct nf_ho_tenure *m, ssize_t n)
 /* The name is taken: another keeper of this file was faster. It may as well have this tenure. */
 static bool forward(const struct kfile *f, const struct nf_ho_tenure *m)
 {
-    struct sockaddr_un addr;
-    char reply = 0;
-    if (f->listen >= 0 || m->hold_fd >= 0)
-        return false;
-    socklen_t len = nf_ho_address(&addr, m->dev, m->ino, m->key, m->key_len, &keeper.redis);
-    int fd = nf_sys.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    if (fd >= 0 && nf_sys.connect(fd, (struct sockaddr *)&addr, len) == 0 && nf_ho_peer_trusted(fd) &&
-        nf_sys.send(fd, m, NF_HO_TENURE_SIZE(m->key_len), MSG_NOSIGNAL) > 0 && nf_sys.poll(&p, 1, 1000) == 1)
-        (void)nf_sys.recv(fd, &reply, 1, MSG_DONTWAIT);
-    if (fd >= 0)
-        (void)nf_sys.close(fd);
-    return reply == NF_HO_MINE;
+    char reply;
+    return f->listen < 0 && m->hold_fd < 0 && nf_ho_ask(m, &keeper.redis, 1000, &reply) == 0 && reply == NF_HO_MINE;
+}
+
+bool kfile_give_away(struct kfile *f)
+{
+    static struct nf_ho_tenure m;
+    struct kept *k;
+    struct kept *next;
+    for (k = TAILQ_FIRST(&f->tenures); k; k = next) {
+        next = TAILQ_NEXT(k, link);
+        m = (struct nf_ho_tenure){.magic = NF_HO_MAGIC,
+                                  .type = NF_HO_GIVE,
+                                  .dev = f->dev,
+                                  .ino = f->ino,
+                                  .renewed_ms = k->renewed_ms,
+                                  .deadline_ms = k->deadline_ms,
+                                  .hold_fd = k->hold,
+                                  .identity_len = k->identity_len,
+                                  .key_len = (uint32_t)f->names->key_len,
+                                  .ofd = f->ofd,
+                                  .mode = k->mode};
+        memcpy(m.fence, k->fence, sizeof m.fence);
+        memcpy(m.token, k->token, sizeof m.token);
+        memcpy(m.key, f->names->key, f->names->key_len);
+        if (!k->ended && !k->lost && forward(f, &m))
+            kept_drop(f, k);
+    }
+    return TAILQ_EMPTY(&f->tenures);
 }
 
 static void kfile_forget(struct kfile *f)
@@ -105,6 +126,7 @@ static bool take_on(struct kfile *f, const struct nf_ho_tenure *m)
     (void)strlcpy(k->fence, m->fence, sizeof k->fence);
     (void)strlcpy(k->token, m->token, sizeof k->token);
     kfile_add(f, k);
+    guard_outdated();
     return true;
 }
 

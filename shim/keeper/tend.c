@@ -25,12 +25,18 @@ static void close_held(struct kept *k)
 /* The last one for which we hold a lock has let go of the description: from now on the lock lives without us. */
 static void let_go(struct kept *k)
 {
-    if (k->hold >= 0 && !holder_alive(&k->holder))
-        close_held(k);
+    if (k->hold < 0 || holder_alive(&k->holder))
+        return;
+    guard_stop(); /* its copy would keep the lock */
+    guard_outdated();
+    close_held(k);
 }
 
-static void drop(struct kfile *f, struct kept *k)
+void kept_drop(struct kfile *f, struct kept *k)
 {
+    if (k->hold >= 0)
+        guard_stop(); /* its copy of the description would keep the lock */
+    guard_outdated();
     pthread_mutex_lock(&f->mu);
     TAILQ_REMOVE(&f->tenures, k, link);
     pthread_mutex_unlock(&f->mu);
@@ -62,7 +68,7 @@ static void release(struct kfile *f, struct kept *k)
     struct nf_request q = {.names = f->names, .token = k->token, .mode = k->mode};
     if (k->lost || nf_op_release(&keeper.redis, &keeper.policy, &q, now + keeper.redis.timeout_ms, &a) >= 0 ||
         now > k->renewed_ms + keeper.policy.ttl_ms + 1000)
-        drop(f, k);
+        kept_drop(f, k);
     else
         k->release_at_ms = now + 200;
 }
@@ -86,13 +92,13 @@ static void lost(struct kfile *f, struct kept *k, const char *holder)
     /* The kernel remembers who took a lock. If that one is gone, another local process has the file, or waits for it: it
        adopted our token, and then the file went to another host. An end that we did not see, and no loss. */
     if (known && nf_inode_locked((ino_t)f->ino, f->ofd, (pid_t)mine.pid) == 0) {
-        drop(f, k);
+        kept_drop(f, k);
         return;
     }
     k->lost = true;
     /* Our own host has it: a local process took over from one that ended unseen. Nothing is lost. */
     if (k->identity_len > 0 && strncmp(holder, k->token, (size_t)k->identity_len) == 0) {
-        drop(f, k);
+        kept_drop(f, k);
         return;
     }
     nf_log(NF_LOG_ERROR, "lost the lock on %s, taken by pid %ld (%s) and held on by what inherited it; held now by %s; token %s",
@@ -128,6 +134,8 @@ static void renew(struct kfile *f, struct kept *k)
         k->deadline_ms = nf_lease_deadline(sent, keeper.policy.ttl_ms);
     } else if (r.result == NF_GONE && has_ended(f, k)) {
         return; /* released by somebody who knew the token, and the lock is gone */
+    } else if (r.result == NF_GONE && k->identity_len > 0 && strncmp(r.holder, k->token, (size_t)k->identity_len) == 0) {
+        kept_drop(f, k); /* another process of this host took over unseen: nobody else was let in */
     } else if (r.result == NF_GONE) {
         /* Perhaps its end has not reached us yet: the sharer that unlocked it released it in Redis as well. */
         if (!kfile_look(f))

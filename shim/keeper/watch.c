@@ -91,9 +91,10 @@ static void *watch(void *arg)
 /* Beyond so many, or when no thread can be had, a file is looked at now and then instead (tend.c). */
 #define THREADS_MAX 256
 
+static int threads;
+
 void kfile_watch_start(struct kfile *f)
 {
-    static int threads;
     pthread_attr_t attr;
     if (f->fresh < 0 || threads >= THREADS_MAX)
         return;
@@ -103,6 +104,15 @@ void kfile_watch_start(struct kfile *f)
     pthread_attr_destroy(&attr);
     f->has_thread = r == 0;
     threads += f->has_thread;
+}
+
+/* The thread may have had the mutex. What that guards is a flag that only ever gets set. */
+void kfile_watch_forget(struct kfile *f)
+{
+    threads -= f->has_thread;
+    f->has_thread = false;
+    pthread_mutex_init(&f->mu, NULL);
+    pthread_cond_init(&f->work, NULL);
 }
 
 static unsigned long long fence_of(const struct kept *k)

@@ -47,7 +47,7 @@ void nf_lease_unlocked(struct nf_tenure *t)
     if (!left_to_it)
         nf_lease_end(t);
     if (left_to_it)
-        (void)nf_keeper_sync(t->lock_dev, t->lock_ino, n->key, n->key_len, NF_KEEPER_WAIT_MS);
+        (void)nf_keeper_sync(t->lock_dev, t->lock_ino, n->key, n->key_len);
     else if (kept)
         (void)nf_keeper_ended(t->lock_dev, t->lock_ino, n->key, n->key_len, t->token);
 }

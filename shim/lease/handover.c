@@ -26,39 +26,6 @@
 /* A keeper on a busy machine may take its time; the host waits this long for its answer, not more. */
 #define ANSWER_MS 5000
 
-static char answer(int fd, int wait_ms)
-{
-    char byte = 0;
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    int64_t deadline = nf_now_ms() + wait_ms;
-    int r;
-    do
-        r = nf_sys.poll(&p, 1, nf_left_ms(deadline));
-    while (r == -EINTR);
-    return r == 1 && nf_sys.recv(fd, &byte, 1, MSG_DONTWAIT) == 1 ? byte : 0;
-}
-
-static int send_all(int fd, const void *msg, size_t len)
-{
-    ssize_t r = nf_sys.send(fd, msg, len, MSG_NOSIGNAL);
-    return r == (ssize_t)len ? 0 : r < 0 ? (int)r : -EIO;
-}
-
-/* Connects to the keeper that serves the file; -errno if there is none to be trusted. */
-static int reach(uint64_t dev, uint64_t ino, const char *key, size_t key_len)
-{
-    struct sockaddr_un addr;
-    socklen_t len = nf_ho_address(&addr, dev, ino, key, key_len, &nf_config()->redis);
-    int fd = nf_sys.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return fd;
-    int r = nf_sys.connect(fd, (struct sockaddr *)&addr, len);
-    if (r == 0 && nf_ho_peer_trusted(fd))
-        return fd;
-    (void)nf_sys.close(fd);
-    return r < 0 ? r : -EPERM;
-}
-
 static void mark_kept(struct nf_tenure *t)
 {
     nf_table_lock();
@@ -69,14 +36,11 @@ static void mark_kept(struct nf_tenure *t)
 /* To the keeper that is already there: true if it has taken the tenure on. */
 static bool give_to_existing(const struct nf_tenure *t, struct nf_ho_tenure *m)
 {
-    if (nf_ho_pack(m, NF_HO_GIVE, t) < 0)
-        return false;
-    int fd = reach(m->dev, m->ino, m->key, m->key_len);
-    if (fd < 0)
-        return false;
-    bool mine = send_all(fd, m, NF_HO_TENURE_SIZE(m->key_len)) == 0 && answer(fd, ANSWER_MS) == NF_HO_MINE;
-    (void)nf_sys.close(fd);
-    return mine;
+    char reply;
+    nf_table_lock();
+    int r = nf_ho_pack(m, NF_HO_GIVE, t);
+    nf_table_unlock();
+    return r == 0 && nf_ho_ask(m, &nf_config()->redis, ANSWER_MS, &reply) == 0 && reply == NF_HO_MINE;
 }
 
 /*
@@ -110,7 +74,7 @@ static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m
     if (r == 0) {
         struct nf_ho_hello hello = {
             .magic = NF_HO_MAGIC, .type = NF_HO_HELLO, .n = (uint32_t)n, .redis = c->redis, .policy = c->policy, .log = c->log};
-        r = send_all(ctl, &hello, sizeof hello);
+        r = nf_ho_send(ctl, &hello, sizeof hello);
         explicit_bzero(&hello, sizeof hello);
     }
     for (size_t i = 0; r == 0 && i < n; i++) {
@@ -123,9 +87,9 @@ static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m
         m->parent = getppid();
         m->parent_fd = files[i].held;
         if (r == 0)
-            r = send_all(ctl, m, NF_HO_TENURE_SIZE(m->key_len));
+            r = nf_ho_send(ctl, m, NF_HO_TENURE_SIZE(m->key_len));
     }
-    if (r == 0 && answer(ctl, ANSWER_MS) != NF_HO_MINE)
+    if (r == 0 && nf_ho_answer(ctl, ANSWER_MS) != NF_HO_MINE)
         r = -EPIPE;
     if (ctl >= 0)
         (void)nf_sys.close(ctl);
@@ -258,13 +222,12 @@ int nf_keeper_give_all(bool inheritable_only)
 }
 
 /* One message about a file, one answer; 0 if there is no keeper, or it left while we asked. */
-static char talk(enum nf_ho_type type, dev_t dev, ino_t ino, const char *key, size_t key_len, const char *token, int wait_ms, bool *there)
+static char talk(enum nf_ho_type type, dev_t dev, ino_t ino, const char *key, size_t key_len, const char *token, bool *there)
 {
-    char byte = 0;
+    char reply = 0;
     struct nf_ho_tenure *m = nf_calloc(1, sizeof *m);
-    int fd = m && key_len < sizeof m->key ? reach(dev, ino, key, key_len) : -ENOMEM;
-    *there = fd >= 0;
-    if (fd >= 0) {
+    *there = false;
+    if (m && key_len < sizeof m->key) {
         m->magic = NF_HO_MAGIC;
         m->type = type;
         m->dev = dev;
@@ -272,17 +235,16 @@ static char talk(enum nf_ho_type type, dev_t dev, ino_t ino, const char *key, si
         m->key_len = (uint32_t)key_len;
         (void)strlcpy(m->token, token, sizeof m->token);
         memcpy(m->key, key, key_len);
-        byte = send_all(fd, m, NF_HO_TENURE_SIZE(key_len)) == 0 ? answer(fd, wait_ms) : 0;
-        (void)nf_sys.close(fd);
+        *there = nf_ho_ask(m, &nf_config()->redis, NF_KEEPER_WAIT_MS, &reply) == 0;
     }
     nf_free(m);
-    return byte;
+    return reply;
 }
 
-enum nf_keeper_state nf_keeper_sync(dev_t dev, ino_t ino, const char *key, size_t key_len, int wait_ms)
+enum nf_keeper_state nf_keeper_sync(dev_t dev, ino_t ino, const char *key, size_t key_len)
 {
     bool there;
-    char byte = talk(NF_HO_SYNC, dev, ino, key, key_len, "", wait_ms, &there);
+    char byte = talk(NF_HO_SYNC, dev, ino, key, key_len, "", &there);
     if (!there)
         return NF_KEEPER_NONE;
     /* A keeper that leaves while we ask had nothing left to keep. */
@@ -292,6 +254,6 @@ enum nf_keeper_state nf_keeper_sync(dev_t dev, ino_t ino, const char *key, size_
 bool nf_keeper_ended(dev_t dev, ino_t ino, const char *key, size_t key_len, const char *token)
 {
     bool there;
-    (void)talk(NF_HO_ENDED, dev, ino, key, key_len, token, 50, &there);
+    (void)talk(NF_HO_ENDED, dev, ino, key, key_len, token, &there);
     return there;
 }

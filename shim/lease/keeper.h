@@ -18,16 +18,13 @@ int nf_keeper_give(struct nf_tenure **list, size_t n);
 /* All tenures of this process that are not kept; with `inheritable_only` those whose descriptor survives exec. */
 int nf_keeper_give_all(bool inheritable_only);
 
-/* A keeper's look at the kernel's lock lasts microseconds, telling Redis little more: who asks waits no longer than this. */
-#define NF_KEEPER_WAIT_MS 100
-
 enum nf_keeper_state { NF_KEEPER_NONE, NF_KEEPER_IDLE, NF_KEEPER_HELD };
 
 /*
  * Asks the keeper of a file, if there is one, to look at the kernel's lock now: IDLE means that nobody holds it here
- * and that Redis has been told. Bounded by wait_ms.
+ * and that Redis has been told. Bounded (NF_KEEPER_WAIT_MS).
  */
-enum nf_keeper_state nf_keeper_sync(dev_t dev, ino_t ino, const char *key, size_t key_len, int wait_ms);
+enum nf_keeper_state nf_keeper_sync(dev_t dev, ino_t ino, const char *key, size_t key_len);
 
 /*
  * Tells the keeper of a file that the tenure with this token has ended: its lock was given up, or the caller has the

@@ -3,6 +3,7 @@
  */
 #include "lease/proto.h"
 
+#include "base/clock.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -66,4 +67,39 @@ bool nf_ho_peer_trusted(int fd)
     if (nf_sys.getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
         return false;
     return cred.uid == 0 || cred.uid == (uid_t)syscall(SYS_geteuid);
+}
+
+int nf_ho_send(int fd, const void *msg, size_t len)
+{
+    ssize_t r = nf_sys.send(fd, msg, len, MSG_NOSIGNAL);
+    return r == (ssize_t)len ? 0 : r < 0 ? (int)r : -EIO;
+}
+
+char nf_ho_answer(int fd, int wait_ms)
+{
+    char byte = 0;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    int64_t deadline = nf_now_ms() + wait_ms;
+    int r;
+    do
+        r = nf_sys.poll(&p, 1, nf_left_ms(deadline));
+    while (r == -EINTR);
+    return r == 1 && nf_sys.recv(fd, &byte, 1, MSG_DONTWAIT) == 1 ? byte : 0;
+}
+
+int nf_ho_ask(const struct nf_ho_tenure *m, const struct nf_redis_opts *redis, int wait_ms, char *reply)
+{
+    struct sockaddr_un addr;
+    socklen_t len = nf_ho_address(&addr, m->dev, m->ino, m->key, m->key_len, redis);
+    int fd = nf_sys.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    *reply = 0;
+    if (fd < 0)
+        return fd;
+    int r = nf_sys.connect(fd, (struct sockaddr *)&addr, len);
+    if (r == 0 && !nf_ho_peer_trusted(fd))
+        r = -EPERM;
+    if (r == 0 && nf_ho_send(fd, m, NF_HO_TENURE_SIZE(m->key_len)) == 0)
+        *reply = nf_ho_answer(fd, wait_ms);
+    (void)nf_sys.close(fd);
+    return r;
 }

@@ -29,6 +29,9 @@ enum nf_ho_type { NF_HO_HELLO = 1, NF_HO_GIVE, NF_HO_SYNC, NF_HO_ENDED };
 #define NF_HO_HELD 'H' /* somebody holds the file */
 #define NF_HO_NO 'N'   /* not understood, or not my file */
 
+/* A keeper's look at the kernel's lock lasts microseconds, telling Redis little more: who asks waits no longer than this. */
+#define NF_KEEPER_WAIT_MS 100
+
 struct nf_ho_hello {
     uint32_t magic;
     uint32_t type;
@@ -67,5 +70,17 @@ socklen_t nf_ho_address(struct sockaddr_un *addr, uint64_t dev, uint64_t ino, co
 
 /* Is the peer of this socket a process of our own user, or of root? Anybody can bind an abstract name. */
 bool nf_ho_peer_trusted(int fd);
+
+/* One message over a connected socket, whole: 0 or -errno. */
+int nf_ho_send(int fd, const void *msg, size_t len);
+
+/* The answer to it, one byte; 0 if none came within wait_ms. */
+char nf_ho_answer(int fd, int wait_ms);
+
+/*
+ * Sends m to the keeper of m's file and waits for its answer: 0 and *reply (0: it left while we asked, or is slower than
+ * wait_ms); -ECONNREFUSED if there is no such keeper, -EPERM if somebody else has its address, another -errno.
+ */
+int nf_ho_ask(const struct nf_ho_tenure *m, const struct nf_redis_opts *redis, int wait_ms, char *reply);
 
 #endif

@@ -17,8 +17,6 @@
 #include <errno.h>
 #include <stdbool.h>
 
-#define KEEPER_WAIT_MS 50
-
 /* The tenure whose descriptor is fd, marked as being decided on, referenced. */
 static struct nf_tenure *claim(int fd)
 {
@@ -88,7 +86,7 @@ void nf_close_end(struct nf_closing *c)
         nf_tenure_remove(t);
     nf_table_unlock();
     if (ended && kept)
-        (void)nf_keeper_sync(t->lock_dev, t->lock_ino, t->names->key, t->names->key_len, KEEPER_WAIT_MS);
+        (void)nf_keeper_sync(t->lock_dev, t->lock_ino, t->names->key, t->names->key_len);
     else if (ended)
         nf_lease_end(t);
     else if (unsure)

@@ -48,7 +48,7 @@ static int retry_past_keeper(int fd, int op, const struct nf_file *f)
     int r = -EWOULDBLOCK;
     for (int i = 0; i < 3 && r == -EWOULDBLOCK; i++) {
         nf_quiet(&quiet);
-        enum nf_keeper_state s = nf_keeper_sync(f->lock_dev, f->lock_ino, f->key, f->key_len, NF_KEEPER_WAIT_MS);
+        enum nf_keeper_state s = nf_keeper_sync(f->lock_dev, f->lock_ino, f->key, f->key_len);
         nf_loud(&quiet);
         if (s == NF_KEEPER_HELD || (s == NF_KEEPER_NONE && i > 0))
             break;
@@ -254,7 +254,7 @@ static int unlock(int fd, int op, struct nf_file *f, bool matched)
     if (r == 0 && t)
         nf_lease_unlocked(t);
     else if (r == 0 && nf_config()->policy.keeper != NF_KEEPER_NEVER)
-        (void)nf_keeper_sync(f->lock_dev, f->lock_ino, f->key, f->key_len, NF_KEEPER_WAIT_MS);
+        (void)nf_keeper_sync(f->lock_dev, f->lock_ino, f->key, f->key_len);
     if (t)
         unref(t);
     nf_loud(&quiet);

@@ -173,7 +173,7 @@ test_a_dead_host_s_shared_lock_ends_with_the_lease() {
 	must '[ "$(R zcard "lock:$F")" = 2 ]'
 	# The whole host dies: program, child and keeper in one blow.
 	local p; for p in $(strays); do grep -qs 'HOSTN=1' "/proc/$p/environ" && kill -KILL "$p"; done
-	for p in $(keepers); do grep -qs "hosts/1 " "/proc/$p/mountinfo" && kill -KILL "$p"; done
+	for p in $(guards) $(keepers); do grep -qs "hosts/1 " "/proc/$p/mountinfo" && kill -KILL "$p"; done
 	H 2 flock -w 2.5 "$F" true; assertEquals "a living reader elsewhere still blocks" 1 $?
 	assertEquals "the dead one is gone" 1 "$(R zcard "lock:$F")"
 	kill $reader $(pgrep -P $reader)
