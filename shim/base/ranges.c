@@ -97,6 +97,32 @@ bool nf_ranges_any(const struct nf_ranges *r, uint64_t start, uint64_t end, char
     return false;
 }
 
+bool nf_ranges_missing(const struct nf_ranges *r, const struct nf_ranges *by, uint64_t *start, uint64_t *end)
+{
+    uint64_t here;
+    uint64_t there;
+    for (uint64_t at = *start; at < NF_RANGE_END; at = here < there ? here : there) {
+        char want = nf_ranges_at(r, at, &here);
+        char have = nf_ranges_at(by, at, &there);
+        if (want && !have) {
+            *start = at;
+            *end = here < there ? here : there;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool nf_ranges_equal(const struct nf_ranges *a, const struct nf_ranges *b)
+{
+    if (a->n != b->n)
+        return false;
+    for (size_t i = 0; i < a->n; i++)
+        if (a->v[i].start != b->v[i].start || a->v[i].end != b->v[i].end || a->v[i].mode != b->v[i].mode)
+            return false;
+    return true;
+}
+
 void nf_ranges_clear(struct nf_ranges *r)
 {
     nf_free(r->v);

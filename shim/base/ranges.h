@@ -38,6 +38,14 @@ bool nf_ranges_cover(const struct nf_ranges *r, uint64_t start, uint64_t end, ch
 /* Is any part of [start, end) held in exactly this mode? */
 bool nf_ranges_any(const struct nf_ranges *r, uint64_t start, uint64_t end, char mode);
 
+/*
+ * The first part of `r`, at or after *start, that is not held at all in `by`: true, and [*start, *end). To go on, call again
+ * with *start = *end.
+ */
+bool nf_ranges_missing(const struct nf_ranges *r, const struct nf_ranges *by, uint64_t *start, uint64_t *end);
+
+bool nf_ranges_equal(const struct nf_ranges *a, const struct nf_ranges *b);
+
 void nf_ranges_clear(struct nf_ranges *r);
 
 #endif

@@ -98,9 +98,10 @@ static void take_over(pid_t dead)
         _exit(1);
     (void)prctl(PR_SET_NAME, "netflock-keeper", 0, 0, 0);
     TAILQ_FOREACH (f, &keeper.files, link) {
-        if (TAILQ_EMPTY(&f->tenures))
+        if (kfile_idle(f))
             continue;
         key = f->names->key;
+        krec_take_over(f);
         TAILQ_FOREACH (k, &f->tenures, link) {
             /* Due at once. The dead one has renewed it since we were made: until when it is good only Redis knows. */
             k->renewed_ms = now - ttl / 3;

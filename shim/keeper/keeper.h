@@ -11,6 +11,7 @@
 #ifndef NF_KEEPER_KEEPER_H
 #define NF_KEEPER_KEEPER_H
 
+#include "base/ranges.h"
 #include "lease/proto.h"
 #include "redis/ops.h"
 
@@ -42,6 +43,19 @@ struct kept {
     char token[NF_TOKEN_MAX];
 };
 
+/* records.c: an owner of byte ranges. */
+struct krec {
+    TAILQ_ENTRY(krec) link;
+    char kind;  /* 'p' or 'o' */
+    bool alone; /* the kernel has no such locks: only the process's end counts */
+    bool ended, lost;
+    pid_t pid; /* 'p': the owner */
+    int pidfd;
+    int64_t renewed_ms, tried_ms, deadline_ms;
+    struct nf_ranges kernel; /* what was locked when all was in order */
+    char token[NF_TOKEN_MAX];
+};
+
 struct kfile {
     TAILQ_ENTRY(kfile) link;
     uint64_t dev, ino;
@@ -54,6 +68,7 @@ struct kfile {
     pthread_mutex_t mu;
     pthread_cond_t work; /* the thread sleeps here while there is nothing to watch */
     TAILQ_HEAD(, kept) tenures;
+    TAILQ_HEAD(, krec) records;
 };
 
 TAILQ_HEAD(kfile_list, kfile);
@@ -79,6 +94,18 @@ void kfile_add(struct kfile *f, struct kept *k);
 bool kfile_has_live(struct kfile *f);
 /* Marks the tenure with this token ended: somebody who knows has said so. */
 bool kfile_ended(struct kfile *f, const char *token);
+
+/* records.c */
+bool krec_add(struct kfile *f, const struct nf_ho_tenure *m);
+int64_t krec_tend(struct kfile *f);                  /* looks, renews, releases; returns when to come back */
+bool krec_ended(struct kfile *f, const char *token); /* its owner has given all up itself */
+void krec_take_over(struct kfile *f);                /* in the guard */
+
+/* Is nothing kept of the file? */
+static inline bool kfile_idle(const struct kfile *f)
+{
+    return TAILQ_EMPTY(&f->tenures) && TAILQ_EMPTY(&f->records);
+}
 
 /* serve.c: the shims' side. */
 int serve_start(int ctl);             /* reads the hello and the tenures, and answers */

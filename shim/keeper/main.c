@@ -38,7 +38,7 @@ static void drop_finished(void)
     for (struct kfile *f = TAILQ_FIRST(&keeper.files); f; f = next) {
         next = TAILQ_NEXT(f, link);
         /* A file with a thread cannot be freed while that sleeps in flock(): its listener is closed, the rest stays. */
-        if (!TAILQ_EMPTY(&f->tenures) || f->listen < 0)
+        if (!kfile_idle(f) || f->listen < 0)
             continue;
         (void)nf_sys.close(f->listen);
         f->listen = -1;
@@ -49,7 +49,7 @@ static bool all_finished(void)
 {
     struct kfile *f;
     TAILQ_FOREACH (f, &keeper.files, link)
-        if (!TAILQ_EMPTY(&f->tenures))
+        if (!kfile_idle(f))
             return false;
     return true;
 }
@@ -58,6 +58,7 @@ static void serve(void)
 {
     for (;;) {
         struct kfile *f;
+        const struct krec *k;
         int64_t next = tend();
         if (all_finished())
             return;
@@ -65,8 +66,11 @@ static void serve(void)
         guard_tend();
         next = guard_due_ms() < next ? guard_due_ms() : next;
         size_t n = 2;
-        TAILQ_FOREACH (f, &keeper.files, link)
+        TAILQ_FOREACH (f, &keeper.files, link) {
             n++;
+            TAILQ_FOREACH (k, &f->records, link)
+                n++;
+        }
         struct pollfd *p = calloc(n, sizeof *p);
         if (!p)
             return;
@@ -75,6 +79,9 @@ static void serve(void)
         n = 2;
         TAILQ_FOREACH (f, &keeper.files, link)
             p[n++] = (struct pollfd){.fd = f->listen, .events = POLLIN};
+        TAILQ_FOREACH (f, &keeper.files, link)
+            TAILQ_FOREACH (k, &f->records, link)
+                p[n++] = (struct pollfd){.fd = k->pidfd, .events = POLLIN}; /* only to wake: records.c looks */
         int wait = next == INT64_MAX ? -1 : nf_left_ms(next);
         (void)nf_sys.poll(p, n, wait);
         if (p[0].revents) {

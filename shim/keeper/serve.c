@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "base/sys.h"
 
+#include "redis/ranges.h"
+
 #include <bsd/string.h>
 #include <errno.h>
 #include <stddef.h>
@@ -42,6 +44,7 @@ struct kfile *kfile_new(const struct nf_ho_tenure *m)
     f->fresh = m->fresh_fd;
     f->ofd = m->ofd;
     TAILQ_INIT(&f->tenures);
+    TAILQ_INIT(&f->records);
     pthread_mutex_init(&f->mu, NULL);
     pthread_cond_init(&f->work, NULL);
     kfile_listen(f);
@@ -100,7 +103,7 @@ bool kfile_give_away(struct kfile *f)
         if (!k->ended && !k->lost && forward(f, &m))
             kept_drop(f, k);
     }
-    return TAILQ_EMPTY(&f->tenures);
+    return kfile_idle(f);
 }
 
 static void kfile_forget(struct kfile *f)
@@ -114,6 +117,10 @@ static void kfile_forget(struct kfile *f)
 
 static bool take_on(struct kfile *f, const struct nf_ho_tenure *m)
 {
+    if (nf_range_owner(m->mode)) {
+        guard_outdated();
+        return krec_add(f, m);
+    }
     struct kept *k = calloc(1, sizeof *k);
     if (!k)
         return false;
@@ -172,9 +179,10 @@ static char respond(struct kfile *listener, struct nf_ho_tenure *m, ssize_t n)
     if (m->type == NF_HO_GIVE)
         return take_on(listener, m) ? NF_HO_MINE : NF_HO_NO;
     if (m->type == NF_HO_ENDED)
-        return kfile_ended(listener, m->token) ? NF_HO_IDLE : NF_HO_NO;
+        return kfile_ended(listener, m->token) || krec_ended(listener, m->token) ? NF_HO_IDLE : NF_HO_NO;
     if (m->type != NF_HO_SYNC)
         return NF_HO_NO;
+    (void)krec_tend(listener);
     if (!kfile_look(listener) && kfile_has_live(listener))
         return NF_HO_HELD;
     tend_ended(listener);

@@ -155,6 +155,8 @@ int64_t tend(void)
     TAILQ_FOREACH (f, &keeper.files, link) {
         struct kept *k;
         struct kept *after;
+        int64_t look = krec_tend(f);
+        next = look < next ? look : next;
         bool watched = has_thread(f);
         if (!watched)
             (void)kfile_look(f);

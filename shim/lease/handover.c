@@ -14,6 +14,7 @@
 #include "base/sys.h"
 #include "lease/lease.h"
 #include "lease/proto.h"
+#include "redis/ranges.h"
 
 #include <bsd/string.h>
 #include <errno.h>
@@ -52,6 +53,18 @@ static bool outlives_us(const struct nf_tenure *t)
     return t->shadow >= 0 && nf_marked(NF_MARK_INHERITED, t->fd) && getppid() > 1;
 }
 
+static bool never(int fd)
+{
+    (void)fd;
+    return false;
+}
+
+static int any(int fd, long unused)
+{
+    (void)unused;
+    return fd >= 0;
+}
+
 /* To a keeper of their own. */
 static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m)
 {
@@ -59,9 +72,14 @@ static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m
     struct nf_keeper_fds *files = nf_calloc(n, sizeof *files);
     if (!files)
         return -ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        if (nf_range_owner(list[i]->mode)) /* any descriptor of the file will do */
+            files[i].fd = nf_fd_find(list[i]->dev, list[i]->ino, never, any, 0);
     nf_table_lock();
     for (size_t i = 0; i < n; i++)
-        files[i] = (struct nf_keeper_fds){.fd = list[i]->shadow >= 0 ? list[i]->shadow : list[i]->fd,
+        files[i] = (struct nf_keeper_fds){.fd = nf_range_owner(list[i]->mode) ? files[i].fd
+                                                : list[i]->shadow >= 0        ? list[i]->shadow
+                                                                              : list[i]->fd,
                                           .dev = list[i]->lock_dev,
                                           .ino = list[i]->lock_ino,
                                           .ofd = list[i]->shadow >= 0,
@@ -84,7 +102,8 @@ static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m
         m->fresh_fd = files[i].fresh;
         m->hold_fd = files[i].hold;
         m->held_fd = files[i].held;
-        m->parent = getppid();
+        if (files[i].held >= 0)
+            m->parent = getppid();
         m->parent_fd = files[i].held;
         if (r == 0)
             r = nf_ho_send(ctl, m, NF_HO_TENURE_SIZE(m->key_len));
@@ -164,12 +183,6 @@ static int survives_exec(int fd, long unused)
     return flags < 0 ? flags : !(flags & FD_CLOEXEC);
 }
 
-static bool never(int fd)
-{
-    (void)fd;
-    return false;
-}
-
 /*
  * Sorts out those that no descriptor without close-on-exec may stand for: not only the one that the tenure is known by,
  * for a vfork child may have made a duplicate of it (a lock file as its standard output). The file decides, not the
@@ -193,7 +206,17 @@ static size_t keep_inheritable(struct nf_tenure **list, size_t n)
     return kept;
 }
 
-int nf_keeper_give_all(bool inheritable_only)
+/* A process's record locks are not inherited: they stay with it, until it ends or becomes another program. */
+static bool concerned(const struct nf_tenure *t, enum nf_leaving why)
+{
+    if (t->kept || t->lost)
+        return false;
+    if (t->mode == 'p')
+        return why == NF_LEAVING_EXEC || why == NF_LEAVING_EXIT;
+    return nf_range_owner(t->mode) ? !t->alone : t->fd >= 0;
+}
+
+int nf_keeper_give_all(enum nf_leaving why)
 {
     size_t n = 0;
     size_t room = (size_t)nf_tenure_count();
@@ -204,13 +227,13 @@ int nf_keeper_give_all(bool inheritable_only)
         return -ENOMEM;
     nf_table_lock();
     for (struct nf_tenure *t = nf_tenure_any(NULL); t && n < room; t = nf_tenure_any(t)) {
-        if (t->kept || t->lost || t->fd < 0)
+        if (!concerned(t, why))
             continue;
         nf_tenure_ref(t);
         list[n++] = t;
     }
     nf_table_unlock();
-    if (inheritable_only)
+    if (why == NF_LEAVING_SPAWN)
         n = keep_inheritable(list, n);
     int r = n ? nf_keeper_give(list, n) : 0;
     nf_table_lock();

@@ -15,8 +15,16 @@
  */
 int nf_keeper_give(struct nf_tenure **list, size_t n);
 
-/* All tenures of this process that are not kept; with `inheritable_only` those whose descriptor survives exec. */
-int nf_keeper_give_all(bool inheritable_only);
+/* Why tenures are given away: what of this process goes, or is copied. */
+enum nf_leaving {
+    NF_LEAVING_FORK,  /* every descriptor is copied */
+    NF_LEAVING_SPAWN, /* those without close-on-exec are */
+    NF_LEAVING_EXEC,  /* the program goes, the process stays: with its own record locks too */
+    NF_LEAVING_EXIT,
+};
+
+/* All tenures of this process that concerns and that are not kept. */
+int nf_keeper_give_all(enum nf_leaving why);
 
 enum nf_keeper_state { NF_KEEPER_NONE, NF_KEEPER_IDLE, NF_KEEPER_HELD };
 

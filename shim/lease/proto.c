@@ -27,6 +27,8 @@ int nf_ho_pack(struct nf_ho_tenure *m, enum nf_ho_type type, const struct nf_ten
     m->renewed_ms = t->renewed_ms;
     m->deadline_ms = t->deadline_ms;
     m->fresh_fd = -1;
+    m->parent = nf_sys.getpid();
+    m->alone = t->alone;
     m->identity_len = t->identity_len;
     m->key_len = (uint32_t)t->names->key_len;
     m->mode = t->mode;

@@ -48,11 +48,12 @@ struct nf_ho_tenure {
     int64_t renewed_ms, deadline_ms; /* CLOCK_BOOTTIME */
     int32_t hold_fd;                 /* in a new keeper: the stand-in, held as long as anybody has held_fd's description; -1 none */
     int32_t held_fd;
-    int32_t parent, parent_fd; /* who probably has it, under which number */
+    int32_t parent, parent_fd; /* who probably has it, under which number; of an owner of record locks ('p'): that process */
     int32_t fresh_fd;          /* in a new keeper: its own open file description of the file, -1 none */
     int32_t identity_len;
     uint32_t key_len;
-    bool ofd; /* the lock is an open file description lock, on a stand-in */
+    bool alone; /* of record locks: the kernel has none */
+    bool ofd;   /* the lock is an open file description lock, on a stand-in */
     char mode;
     char fence[NF_FENCE_MAX];
     char token[NF_TOKEN_MAX];

@@ -7,7 +7,9 @@
 #include "base/clock.h"
 #include "base/fdset.h"
 #include "base/fdutil.h"
+#include "base/klock.h"
 #include "base/sys.h"
+#include "lease/keeper.h"
 #include "lease/lease.h"
 #include "redis/ranges.h"
 
@@ -194,12 +196,26 @@ void nf_record_tidy(struct nf_record *r)
     nf_record_file_put(f); /* the caller has a reference too */
 }
 
+void nf_record_leave(struct nf_record *r)
+{
+    const struct nf_names *n = r->t->names;
+    nf_table_lock();
+    nf_tenure_remove(r->t);
+    nf_table_unlock();
+    nf_ranges_clear(&r->held);
+    (void)nf_keeper_sync(r->file->dev, r->file->ino, n->key, n->key_len);
+    if (r->refs)
+        (void)nf_record_new_token(r);
+    nf_record_tidy(r);
+}
+
 void nf_record_drop(struct nf_record *r, bool later)
 {
     const struct nf_config *c = nf_config();
     struct nf_answer a;
     struct nf_request q = {.names = r->t->names, .token = r->t->token, .mode = r->kind};
     nf_table_lock();
+    bool kept = nf_tenure_with_keeper(r->t);
     nf_tenure_remove(r->t);
     nf_table_unlock();
     nf_ranges_clear(&r->held);
@@ -209,6 +225,8 @@ void nf_record_drop(struct nf_record *r, bool later)
         if (names)
             nf_lease_orphan(names, q.token, q.mode, nf_now_ms() + c->policy.ttl_ms);
     }
+    if (kept)
+        (void)nf_keeper_ended(r->file->dev, r->file->ino, q.names->key, q.names->key_len, q.token);
     if (r->refs)
         (void)nf_record_new_token(r);
 }
@@ -221,6 +239,7 @@ int nf_record_leased(struct nf_record *r, int64_t sent_ms, const char *fence)
     t->renewed_ms = t->tried_ms = sent_ms;
     t->deadline_ms = nf_lease_deadline(sent_ms, nf_config()->policy.ttl_ms);
     (void)strlcpy(t->fence, fence, sizeof t->fence);
+    t->alone = r->alone;
     nf_table_unlock();
     return listed ? 0 : nf_lease_add(t);
 }
@@ -281,39 +300,46 @@ static int same(int fd, long arg)
 }
 
 /*
- * Does the kernel still have what a process holds? Asked as another owner (an open file description lock), so that our own
- * locks are told of. In doubt yes: another process's shared lock may hide ours.
+ * What the kernel does not have any more is not held. A process's locks are asked for as an open file description, and the
+ * other way round: an owner is not told of its own locks. In doubt it is held: another's shared lock may hide ours.
  */
-static bool process_lock_gone(const struct nf_record *r)
+static void trim(struct nf_record *r, int fd)
+{
+    struct nf_ranges kernel = {0};
+    uint64_t start = 0;
+    uint64_t end;
+    int err = nf_klock_ranges(fd, r->kind == 'p' ? F_OFD_GETLK : F_GETLK, r->kind, &kernel);
+    while (err == 0 && nf_ranges_missing(&r->held, &kernel, &start, &end) && nf_ranges_reserve(&r->held) == 0) {
+        nf_ranges_set(&r->held, start, end, 0);
+        r->dirty = true;
+        start = end;
+    }
+    nf_ranges_clear(&kernel);
+}
+
+/* A process: the close of any descriptor of the file drops all it has there. */
+static bool process_gone(struct nf_record *r)
 {
     int fd = nf_fd_find(r->file->dev, r->file->ino, none, any, 0);
-    if (fd == -ENOENT)
-        return true; /* the close of any descriptor drops them all */
-    if (fd < 0 || r->alone)
-        return false;
-    const struct nf_range *first = &r->held.v[0];
-    struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)first->start};
-    fl.l_len = first->end == NF_RANGE_END ? 0 : (off_t)(first->end - first->start);
-    return nf_sys.fcntl(fd, F_OFD_GETLK, (long)&fl) == 0 && fl.l_type == F_UNLCK;
+    if (fd >= 0 && !r->alone)
+        trim(r, fd);
+    return fd == -ENOENT || r->held.n == 0;
 }
 
 static bool description_gone(struct nf_record *r)
 {
-    if (r->alone)
-        return nf_fd_find(r->file->dev, r->file->ino, none, same, (long)r) == -ENOENT;
-    if (r->fd >= 0 && nf_fd_is(r->fd, r->file->dev, r->file->ino) && nf_fd_lock_mode(r->fd, r->file->ino, true) != 0)
-        return false;
-    int fd = r->fd < 0 ? -ENOENT : nf_fd_find(r->file->dev, r->file->ino, none, same, (long)r);
-    if (fd >= 0 && nf_fd_lock_mode(fd, r->file->ino, true) != 0) {
-        r->fd = fd;
-        return false;
-    }
-    return (fd >= 0 || fd == -ENOENT) && nf_inode_locked(r->file->ino, true, 0) == 0;
+    int fd = r->fd >= 0 && nf_fd_is(r->fd, r->file->dev, r->file->ino) ? r->fd : -ENOENT;
+    if (fd < 0 && r->fd >= 0)
+        fd = r->fd = nf_fd_find(r->file->dev, r->file->ino, none, same, (long)r);
+    if (fd >= 0 && !r->alone)
+        trim(r, fd);
+    /* Not in this process; another one may have it. */
+    return r->held.n == 0 || (fd == -ENOENT && (r->alone || nf_inode_locked(r->file->ino, true, 0) == 0));
 }
 
 bool nf_record_gone(struct nf_record *r)
 {
-    return r->kind == 'p' ? process_lock_gone(r) : description_gone(r);
+    return r->kind == 'p' ? process_gone(r) : description_gone(r);
 }
 
 struct beside {

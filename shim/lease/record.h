@@ -73,6 +73,9 @@ int nf_record_new_token(struct nf_record *r);
 /* Gives up what Redis may have for the owner: now, or in the background (`later`: only there). `held` is empty then. */
 void nf_record_drop(struct nf_record *r, bool later);
 
+/* A keeper has it, and will find out when it ends: this process has nothing to do with it any more. */
+void nf_record_leave(struct nf_record *r);
+
 /* Frees the owner if it holds nothing and nobody waits for it. */
 void nf_record_tidy(struct nf_record *r);
 

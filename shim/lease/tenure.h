@@ -35,6 +35,7 @@ struct nf_tenure {
     bool listed;         /* in the table */
     bool kept;           /* a keeper renews it and ends it */
     bool giving;         /* being handed to a keeper, which may already count on its token */
+    bool alone;          /* an owner of byte ranges without locks in the kernel (record.h) */
     bool lost;           /* the lease ran out, or somebody else has the file */
     bool deciding;       /* a thread is finding out whether it has ended */
     bool ending;         /* LOCK_UN is on its way to the kernel */

@@ -21,7 +21,7 @@ static struct nf_quiet forking;
 static bool any_not_kept(void)
 {
     for (struct nf_tenure *t = nf_tenure_any(NULL); t; t = nf_tenure_any(t))
-        if (!t->kept && !t->lost && !nf_range_owner(t->mode))
+        if (!t->kept && !t->lost && t->mode != 'p')
             return true;
     return false;
 }
@@ -34,7 +34,7 @@ void nf_fork_prepare(void)
     nf_fork_counted();
     /* Another thread may lock between the hand-over and the mutex: look again. */
     for (int i = 0;; i++) {
-        int r = nf_keeper_give_all(false);
+        int r = nf_keeper_give_all(NF_LEAVING_FORK);
         nf_lease_fork_prepare();
         if (r < 0 || i == 5 || nf_tenure_count() == 0 || nf_config()->policy.keeper == NF_KEEPER_NEVER || !any_not_kept())
             break;
@@ -63,12 +63,12 @@ void nf_fork_child(void)
     nf_loud(&quiet);
 }
 
-static void give(bool inheritable_only)
+static void give(enum nf_leaving why)
 {
     struct nf_quiet quiet;
     int saved = errno;
     nf_quiet(&quiet);
-    (void)nf_keeper_give_all(inheritable_only);
+    (void)nf_keeper_give_all(why);
     nf_loud(&quiet);
     errno = saved;
 }
@@ -81,7 +81,7 @@ void nf_spawn_prepare(bool any)
     nf_fork_counted();
     if (nf_tenure_count() > 0) {
         nf_shadow_follow();
-        give(!any);
+        give(any ? NF_LEAVING_FORK : NF_LEAVING_SPAWN);
     }
 }
 
@@ -100,7 +100,7 @@ void nf_exec_prepare(void)
     }
     if (nf_tenure_count() > 0) {
         nf_shadow_follow();
-        give(child);
+        give(child ? NF_LEAVING_SPAWN : NF_LEAVING_EXEC);
     }
 }
 
@@ -139,6 +139,6 @@ void nf_exit_prepare(void)
     if (nf_config()->policy.keeper == NF_KEEPER_NEVER)
         release_all();
     else
-        give(false);
+        give(NF_LEAVING_EXIT);
     errno = saved;
 }

@@ -5,11 +5,14 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/fdset.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/real.h"
 #include "base/sigs.h"
 #include "base/sleep.h"
 #include "base/sys.h"
+#include "lease/keeper.h"
 #include "lease/lease.h"
 #include "lock/outage.h"
 #include "lock/shadow.h"
@@ -189,6 +192,10 @@ int nf_record_unlock(struct nf_record_call *k)
         struct nf_record *r = nf_record_find(k->file, k->kind, k->fd);
         bool room = !r || nf_ranges_reserve(&r->held) == 0;
         e = room ? kernel_set(k, k->start, k->end, 'u', false) : -ENOLCK;
+        if (e == 0 && !r && k->c->policy.keeper != NF_KEEPER_NEVER) {
+            /* Perhaps a lock of the program that this process was before, or of a description that others share. */
+            (void)nf_keeper_sync(k->f.dev, k->f.ino, k->f.key, k->f.key_len);
+        }
         if (e == 0 && r) {
             bool held = r->held.n > 0;
             nf_ranges_set(&r->held, k->start, k->end, 0);
@@ -249,8 +256,13 @@ static int enter(struct nf_record_call *k, struct nf_record *r, const struct nf_
     if (k->mode == 's')
         (void)kernel_set(k, k->start, k->end, 's', false);
     int e = nf_record_leased(r, a->a.sent_ms, a->a.fence);
-    if (e == 0)
+    if (e == 0) {
+        enum nf_keeper_mode keeper = k->c->policy.keeper;
+        bool shared = k->kind == 'o' && !k->alone && (nf_shared(k->fd) || k->forks != nf_fork_count());
+        if (!r->t->kept && (keeper == NF_KEEPER_ALWAYS || (keeper == NF_KEEPER_AUTO && shared)))
+            (void)nf_keeper_give(&r->t, 1);
         return 0;
+    }
     nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): no thread to renew it (error %d)", k->f.key, -e);
     nf_record_drop(r, true); /* there was nothing else: it is the owner's first lease */
     kernel_restore(k, r, k->start, k->end);
@@ -416,6 +428,7 @@ int nf_record_lock(struct nf_record_call *k)
     nf_quiet(&quiet);
     k->alone = nf_shadow_wanted(k->c);
     k->mask = &quiet.mask;
+    k->forks = nf_fork_count();
     struct nf_range_answer *a = nf_malloc(sizeof *a);
     if (a && nf_record_file_open(k)) {
         struct nf_record *r = owner(k);

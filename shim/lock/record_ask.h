@@ -23,6 +23,7 @@ struct nf_record_call {
     struct nf_record_file *file;
     uint64_t piece_start, piece_end; /* the part that the kernel refused */
     const sigset_t *mask;
+    unsigned forks; /* nf_fork_count() from before the kernel was asked */
 };
 
 /* fl with an absolute range. */

@@ -11,6 +11,7 @@
 #include "base/fdutil.h"
 #include "base/process.h"
 #include "base/sys.h"
+#include "lease/keeper.h"
 
 #include <errno.h>
 
@@ -67,6 +68,9 @@ void nf_record_close_begin(unsigned first, unsigned last, struct nf_record_closi
                 int other = nf_record_other_fd(r, first, last);
                 r->shared = nf_shared(r->fd);
                 r->next_fd = other >= 0 ? other : -1;
+                /* Perhaps not the last of its kind, and only the kernel will know: a keeper can wait for that, we cannot. */
+                if (other < 0 && r->shared && r->held.n && !r->t->kept && nf_config()->policy.keeper != NF_KEEPER_NEVER)
+                    (void)nf_keeper_give(&r->t, 1);
             }
     }
     if (!c->files)
@@ -84,7 +88,13 @@ static void end_file(struct nf_record_file *f, const struct nf_record_closing *c
                 continue;
             r->fd = r->next_fd;
             /* Another process may have the description: then nothing but a look at all the machine's locks can tell. */
-            if (r->fd >= 0 || (r->shared && !nf_record_gone(r)))
+            if (r->fd >= 0)
+                continue;
+            if (r->shared && r->t->kept) {
+                nf_record_leave(r);
+                continue;
+            }
+            if (r->shared && !nf_record_gone(r))
                 continue;
         }
         if (r->held.n)
