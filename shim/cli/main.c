@@ -47,7 +47,7 @@ static void help_general(FILE *to)
                 "       netflock help [run|status]\n"
                 "       netflock --help | --version\n"
                 "\n"
-                "run       runs COMMAND so that its flock() calls on files below a prefix also\n"
+                "run       runs COMMAND so that its flock() and fcntl() locks on files below a prefix also\n"
                 "          exclude the other hosts that use the same Redis\n"
                 "status    shows who holds these locks and who waits for them\n"
                 "\n"
