@@ -39,8 +39,7 @@ static void check(void)
     static const char text[] = "malloc() was called inside malloc()\n";
     if (!inside || (pid_t)syscall(SYS_gettid) != inside_thread)
         return;
-    if (write(1, text, sizeof text - 1)) {
-    }
+    if (write(1, text, sizeof text - 1)) {}
     syscall(SYS_exit_group, 9);
 }
 
