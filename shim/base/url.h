@@ -4,6 +4,7 @@
 #ifndef NF_BASE_URL_H
 #define NF_BASE_URL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct nf_redis_opts {
@@ -13,7 +14,8 @@ struct nf_redis_opts {
     uint16_t db;
     char user[256];
     char password[1024];
-    int timeout_ms; /* for connecting with its handshake, and for each command */
+    int timeout_ms;       /* for connecting with its handshake, and for each command */
+    bool look_nothing_up; /* where a name's address is not known yet, fail: see nf_resolve_known() */
 };
 
 /*

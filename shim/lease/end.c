@@ -8,30 +8,48 @@
 #include "base/fdutil.h"
 #include "base/sys.h"
 #include "lease/keeper.h"
+#include "lease/orphan.h"
 #include "lease/record.h"
 #include "redis/ranges.h"
 
 #include <errno.h>
 #include <string.h>
 
-void nf_lease_end(struct nf_tenure *t)
+/*
+ * A signal handler that calls close() may have interrupted the program's malloc(): nothing here may need that. A name whose
+ * address is not known is looked up by the renewal thread.
+ */
+static void release(const struct nf_tenure *t)
 {
     const struct nf_config *c = nf_config();
+    struct nf_redis_opts redis = c->redis;
     struct nf_answer a;
-    nf_table_lock();
-    bool ours = t->listed;
-    bool lost = t->lost;
-    nf_tenure_remove(t);
-    nf_table_unlock();
-    if (!ours || lost)
-        return; /* another thread ended it; or there is nothing left to end */
     struct nf_request q = {.names = t->names, .token = t->token, .mode = t->mode};
-    if (nf_op_release(&c->redis, &c->policy, &q, nf_now_ms() + c->redis.timeout_ms, &a) >= 0)
+    redis.look_nothing_up = true;
+    int r = nf_op_release(&redis, &c->policy, &q, nf_now_ms() + redis.timeout_ms, &a);
+    explicit_bzero(&redis, sizeof redis);
+    if (r >= 0)
         return;
     nf_log(NF_LOG_INFO, "%s could not be released (%s); trying again until its lease ends", t->names->key, a.why);
     struct nf_names *names = nf_names_make(t->names->key, t->names->key_len);
     if (names)
         nf_lease_orphan(names, t->token, t->mode, nf_now_ms() + c->policy.ttl_ms);
+}
+
+void nf_lease_end(struct nf_tenure *t)
+{
+    nf_table_lock();
+    bool to_do = t->listed && !t->lost; /* else another thread ended it, or there is nothing left to end */
+    nf_tenure_remove(t);
+    if (to_do)
+        nf_lease_stay(true);
+    nf_table_unlock();
+    if (!to_do)
+        return;
+    release(t);
+    nf_table_lock();
+    nf_lease_stay(false);
+    nf_table_unlock();
 }
 
 void nf_lease_unlocked(struct nf_tenure *t)

@@ -14,12 +14,11 @@
 #include "base/clock.h"
 #include "base/sigs.h"
 #include "base/sys.h"
+#include "lease/orphan.h"
 #include "lease/record.h"
 #include "redis/pool.h"
 #include "redis/ranges.h"
 
-#include <bsd/stdlib.h>
-#include <bsd/sys/queue.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -32,18 +31,8 @@
 /* getaddrinfo() runs in a thread of its own; what runs here is shallow. */
 #define STACK_BYTES (256 * 1024)
 
-struct orphan {
-    TAILQ_ENTRY(orphan) link;
-    struct nf_names *names;
-    int64_t until_ms;
-    int64_t next_ms;
-    int tries;
-    char mode;
-    char token[NF_TOKEN_MAX];
-};
-
-static TAILQ_HEAD(, orphan) orphans = TAILQ_HEAD_INITIALIZER(orphans);
 static bool running;
+static int ending; /* threads that are releasing a tenure and may leave an orphan: see nf_lease_stay() */
 static pthread_cond_t wake;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool outage_said;
@@ -91,7 +80,6 @@ static bool ours_to_renew(const struct nf_tenure *t)
 static int64_t next_event(int ttl_ms)
 {
     int64_t next = INT64_MAX;
-    struct orphan *o;
     for (struct nf_tenure *t = nf_tenure_any(NULL); t; t = nf_tenure_any(t)) {
         if (!ours_to_renew(t))
             continue;
@@ -99,9 +87,9 @@ static int64_t next_event(int ttl_ms)
         due = due < t->deadline_ms ? due : t->deadline_ms;
         next = due < next ? due : next;
     }
-    TAILQ_FOREACH (o, &orphans, link)
-        next = o->next_ms < next ? o->next_ms : next;
-    return next;
+    int64_t orphan = nf_orphans_next();
+    next = orphan < next ? orphan : next;
+    return next == INT64_MAX && ending > 0 ? nf_now_ms() + LINGER_MS : next;
 }
 
 /* Collects the tenures that this tick works on, referenced. Table locked. Returns how many; *list to be freed. */
@@ -201,43 +189,6 @@ static void renew(const struct nf_config *c, struct nf_tenure **list, size_t n)
     nf_free(r);
 }
 
-static void orphan_free(struct orphan *o)
-{
-    nf_free(o->names);
-    nf_free(o);
-}
-
-/* Tries the orphans that are due once more. The table not locked; only this thread takes orphans off the list. */
-static void end_orphans(const struct nf_config *c)
-{
-    for (;;) {
-        struct orphan *o;
-        struct nf_answer a;
-        int64_t now = nf_now_ms();
-        nf_table_lock();
-        TAILQ_FOREACH (o, &orphans, link)
-            if (o->next_ms <= now)
-                break;
-        if (o)
-            TAILQ_REMOVE(&orphans, o, link);
-        nf_table_unlock();
-        if (!o)
-            return;
-        struct nf_request q = {.names = o->names, .token = o->token, .mode = o->mode, .wait = true};
-        int r = now >= o->until_ms ? 0 : nf_op_release(&c->redis, &c->policy, &q, now + c->redis.timeout_ms, &a);
-        if (r >= 0) {
-            orphan_free(o);
-            continue;
-        }
-        int64_t delay = 50LL << (o->tries < 5 ? o->tries : 5);
-        o->tries++;
-        o->next_ms = nf_now_ms() + delay / 2 + arc4random_uniform((uint32_t)delay);
-        nf_table_lock();
-        TAILQ_INSERT_TAIL(&orphans, o, link);
-        nf_table_unlock();
-    }
-}
-
 /*
  * Are we all that is left of the program? When main() has called pthread_exit() and the last thread of the program's own
  * ends, the process ends with exit(0): ours must not keep it alive.
@@ -291,7 +242,7 @@ static void *run(void *arg)
         if (n)
             renew(c, list, n);
         nf_free(list);
-        end_orphans(c);
+        nf_orphans_try(c);
         nf_table_lock();
     }
     running = false;
@@ -300,11 +251,8 @@ static void *run(void *arg)
     return NULL;
 }
 
-/*
- * Sees to it that the thread is awake at due_ms, and starts it if there is none. Table locked, signals blocked (the
- * thread inherits that). To wake it for each lock would cost more than the lock: it wakes in time by itself.
- */
-static int ensure_running(int64_t due_ms)
+/* To wake the thread for each lock would cost more than the lock: it wakes in time by itself. It inherits our blocked signals. */
+int nf_lease_run(int64_t due_ms)
 {
     pthread_t thread;
     pthread_attr_t attr;
@@ -351,32 +299,16 @@ int nf_lease_add(struct nf_tenure *t)
     if (!nf_range_owner(t->mode))
         take_out_replaced(t);
     nf_tenure_insert(t);
-    int r = ensure_running(t->renewed_ms + nf_config()->policy.ttl_ms / 3);
+    int r = nf_lease_run(t->renewed_ms + nf_config()->policy.ttl_ms / 3);
     if (r < 0)
         nf_tenure_remove(t);
     nf_table_unlock();
     return r;
 }
 
-void nf_lease_orphan(struct nf_names *names, const char *token, char mode, int64_t until_ms)
+void nf_lease_stay(bool stay)
 {
-    struct orphan *o = nf_calloc(1, sizeof *o);
-    if (!o) {
-        nf_free(names);
-        return; /* the lease ends by itself */
-    }
-    o->names = names;
-    o->mode = mode;
-    o->until_ms = until_ms;
-    o->next_ms = nf_now_ms() + 20;
-    (void)strncpy(o->token, token, sizeof o->token - 1);
-    nf_table_lock();
-    TAILQ_INSERT_TAIL(&orphans, o, link);
-    if (ensure_running(o->next_ms) < 0) {
-        TAILQ_REMOVE(&orphans, o, link);
-        orphan_free(o);
-    }
-    nf_table_unlock();
+    ending += stay ? 1 : -1;
 }
 
 void nf_lease_fork_prepare(void)
@@ -397,7 +329,8 @@ void nf_lease_fork_child(void)
     nf_pool_fork_child();
     nf_table_fork_child();
     running = false;
-    TAILQ_INIT(&orphans);
+    ending = 0;
+    nf_orphans_forget();
     init_cond();
     nf_config_fork_child();
     nf_alloc_fork_child();

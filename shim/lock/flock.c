@@ -164,16 +164,19 @@ static int lock(int fd, int op, struct nf_file *f)
     struct nf_quiet quiet;
     char mode = (op & ~LOCK_NB) == LOCK_EX ? 'x' : 's';
     struct nf_tenure *prev;
+    bool had;
     unsigned forks = nf_fork_count();
     if (nf_config()->broken)
         return -ENOLCK; /* said when the configuration was read */
-    prev = NULL;
     if (nf_tenure_count() > 0) {
         nf_quiet(&quiet);
         prev = nf_lease_of_fd(fd, f->dev, f->ino);
+        had = had_already(fd, f, prev, mode);
         nf_loud(&quiet);
+    } else {
+        prev = NULL;
+        had = had_already(fd, f, NULL, mode);
     }
-    bool had = had_already(fd, f, prev, mode);
     int r = local_lock(fd, op, f, prev);
     if (r < 0) {
         drop_shadow(f);

@@ -68,6 +68,7 @@ static void give(enum nf_leaving why)
     struct nf_quiet quiet;
     int saved = errno;
     nf_quiet(&quiet);
+    nf_shadow_follow();
     (void)nf_keeper_give_all(why);
     nf_loud(&quiet);
     errno = saved;
@@ -79,10 +80,8 @@ void nf_spawn_prepare(bool any)
         return;
     nf_share_open(any ? NF_CHILD_FORK : NF_CHILD_SPAWN);
     nf_fork_counted();
-    if (nf_tenure_count() > 0) {
-        nf_shadow_follow();
+    if (nf_tenure_count() > 0)
         give(any ? NF_LEAVING_FORK : NF_LEAVING_SPAWN);
-    }
 }
 
 /*
@@ -98,10 +97,8 @@ void nf_exec_prepare(void)
         nf_share_open(NF_CHILD_SPAWN);
         nf_fork_counted();
     }
-    if (nf_tenure_count() > 0) {
-        nf_shadow_follow();
+    if (nf_tenure_count() > 0)
         give(child ? NF_LEAVING_SPAWN : NF_LEAVING_EXEC);
-    }
 }
 
 /*

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fdutil.h"
+#include "base/sigs.h"
 #include "base/sys.h"
 #include "redis/resolve.h"
 
@@ -172,7 +173,8 @@ static int dial(const struct nf_redis_opts *opts, int64_t deadline_ms)
         return socket_to((struct sockaddr *)&un, sizeof un, deadline_ms);
     }
     struct nf_addrs addrs;
-    int r = nf_resolve(opts->host, opts->port, deadline_ms, &addrs);
+    int r =
+        opts->look_nothing_up ? nf_resolve_known(opts->host, opts->port, &addrs) : nf_resolve(opts->host, opts->port, deadline_ms, &addrs);
     if (r < 0)
         return r;
     int fd = -EHOSTUNREACH;
@@ -250,12 +252,17 @@ int nf_conn_reply(struct nf_conn *c, int64_t deadline_ms, redisReply **out)
     return r < 0 ? r : 0;
 }
 
-int nf_conn_wait_reply(struct nf_conn *c, redisReply **out)
+int nf_conn_wait_reply(struct nf_conn *c, const sigset_t *mask, redisReply **out)
 {
     char buf[4096];
     int r = set_timeout(c, 0);
     while (r == 0 && (r = take_reply(c, out)) == 0) {
+        if (nf_sigs_interrupting(mask))
+            return -EINTR;
+        /* Not a moment longer: a handler that calls close() must not meet our allocator's lock. */
+        nf_sigs_restore(mask);
         ssize_t n = nf_sys.recv(c->fd, buf, sizeof buf, 0);
+        nf_sigs_block(NULL);
         r = n < 0 ? (int)n : feed(c, buf, n);
     }
     return r < 0 ? r : 0;

@@ -5,7 +5,7 @@
  * closed it and opened a data file under its number, the call fails with ENOTSOCK and no file is touched. Before
  * each use the socket's inode is compared with the one it was made with.
  *
- * Callers have all signals blocked, except in nf_conn_wait_reply().
+ * Callers have all signals blocked; nf_conn_wait_reply() alone lets them in, while it sleeps.
  */
 #ifndef NF_REDIS_CONN_H
 #define NF_REDIS_CONN_H
@@ -62,8 +62,8 @@ int nf_conn_reply(struct nf_conn *c, int64_t deadline_ms, redisReply **out);
 
 /*
  * The next reply, however long it takes: one plain recv() without time-out, so that the kernel applies SA_RESTART as
- * it does for flock(2). -EINTR when a handler without SA_RESTART ran. To be called with the host's signal mask.
+ * it does for flock(2), with the host's signal mask. -EINTR when a handler without SA_RESTART ran, or is to run.
  */
-int nf_conn_wait_reply(struct nf_conn *c, redisReply **out);
+int nf_conn_wait_reply(struct nf_conn *c, const sigset_t *mask, redisReply **out);
 
 #endif

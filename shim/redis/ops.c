@@ -225,11 +225,8 @@ int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, int ms
     struct nf_conn *conn = nf_pool_take(o, deadline, &reused, &err, a->why, sizeof a->why);
     if (conn) {
         err = nf_conn_send(conn, &pop, 1, deadline);
-        if (err == 0) {
-            nf_sigs_restore(mask);
-            err = nf_conn_wait_reply(conn, &reply);
-            nf_sigs_block(NULL);
-        }
+        if (err == 0)
+            err = nf_conn_wait_reply(conn, mask, &reply);
         if (err == 0 && reply->type == REDIS_REPLY_ERROR) {
             nf_reply_error(a, nf_reply_outcome(reply->str), reply->str);
             err = a->outcome == NF_REFUSED ? -EACCES : -EAGAIN;

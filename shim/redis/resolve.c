@@ -7,8 +7,11 @@
 
 #include "base/clock.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,11 +104,58 @@ static struct job *start(const char *host, const char *port)
     return job;
 }
 
+/* What a name stood for last. A spin lock that nobody waits for: who does not get it does without. */
+static atomic_flag busy = ATOMIC_FLAG_INIT;
+static struct nf_addrs last;
+static char last_host[256];
+static uint16_t last_port;
+
+static void remember(const char *host, uint16_t port, const struct nf_addrs *addrs)
+{
+    if (atomic_flag_test_and_set_explicit(&busy, memory_order_acquire))
+        return;
+    (void)snprintf(last_host, sizeof last_host, "%s", host);
+    last_port = port;
+    last = *addrs;
+    atomic_flag_clear_explicit(&busy, memory_order_release);
+}
+
+static bool recall(const char *host, uint16_t port, struct nf_addrs *out)
+{
+    if (atomic_flag_test_and_set_explicit(&busy, memory_order_acquire))
+        return false;
+    bool known = last.n > 0 && last_port == port && strcmp(last_host, host) == 0;
+    if (known)
+        *out = last;
+    atomic_flag_clear_explicit(&busy, memory_order_release);
+    return known;
+}
+
+/* A numeric address; not by getaddrinfo(), which allocates. */
+static bool numeric(const char *host, uint16_t port, struct nf_addrs *out)
+{
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port)};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+    bool is_v4 = inet_pton(AF_INET, host, &v4.sin_addr) == 1;
+    if (!is_v4 && inet_pton(AF_INET6, host, &v6.sin6_addr) != 1)
+        return false;
+    out->n = 1;
+    out->len[0] = is_v4 ? sizeof v4 : sizeof v6;
+    memcpy(&out->addr[0], is_v4 ? (const void *)&v4 : (const void *)&v6, out->len[0]);
+    return true;
+}
+
+int nf_resolve_known(const char *host, uint16_t port, struct nf_addrs *out)
+{
+    return numeric(host, port, out) || recall(host, port, out) ? 0 : -EAGAIN;
+}
+
 int nf_resolve(const char *host, uint16_t port, int64_t deadline_ms, struct nf_addrs *out)
 {
     char service[8];
     (void)snprintf(service, sizeof service, "%u", port);
-    if (look_up(host, service, AI_NUMERICHOST, out) == 0)
+    /* A link-local IPv6 address with its interface is numeric too, but takes getaddrinfo(). */
+    if (numeric(host, port, out) || (strchr(host, '%') && look_up(host, service, AI_NUMERICHOST, out) == 0))
         return 0;
     struct job *job = start(host, service);
     if (!job)
@@ -127,5 +177,7 @@ int nf_resolve(const char *host, uint16_t port, int64_t deadline_ms, struct nf_a
     if (r == 0)
         *out = job->addrs;
     leave(job);
+    if (r == 0)
+        remember(host, port, out);
     return r;
 }

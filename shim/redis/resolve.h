@@ -25,4 +25,10 @@ struct nf_addrs {
  */
 int nf_resolve(const char *host, uint16_t port, int64_t deadline_ms, struct nf_addrs *out);
 
+/*
+ * The same without looking a name up: what it stood for last time, or -EAGAIN. Needs neither a thread nor malloc(), so
+ * a signal handler that has interrupted the program's malloc() may call it.
+ */
+int nf_resolve_known(const char *host, uint16_t port, struct nf_addrs *out);
+
 #endif

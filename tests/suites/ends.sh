@@ -209,4 +209,58 @@ test_a_message_with_wrong_rights_is_an_error_and_no_crash() {
 	assertEquals "as without it" "$(cat "$W/plain")" "$(cat "$W/out")"
 }
 
+# --- a signal handler that has interrupted malloc() ----------------------------------------------------------------
+
+# handler_closes MESSAGE [VAR=VALUE...]: $BEFORE is evaluated between the lock and the close.
+handler_closes() {
+	local message=$1; shift
+	begin
+	: >"$W/out"
+	spawn 1 NETFLOCK_TTL=20s "$@" "$PROBES/handler" close "$F" "$STEPS" >"$W/out"
+	reached in
+	assertEquals "$message: held on another host" 1 "$(busy "$F")"
+	eval "${BEFORE:-}"
+	go go; reached closed 8 "$message: $(cat "$W/out")"
+	assertEquals "$message" closed "$(cat "$W/out")"
+	must '[ "$(busy "$F")" = 0 ]' 5 "$message, freed:"
+	assertNoKeys
+	go end; wait $PID; assertEquals "$message: exit status" 0 $?
+}
+
+test_a_handler_that_has_interrupted_malloc_may_close_a_lock() {
+	handler_closes "plain"
+	handler_closes "a keeper has it" NETFLOCK_KEEPER=always
+	handler_closes "a stand-in" NETFLOCK_LOCAL=off
+	BEFORE='R client kill type normal skipme yes >/dev/null'
+	handler_closes "the connection is gone, a unix socket"
+	handler_closes "the connection is gone, a number" NETFLOCK_URL="redis://127.0.0.1:$PORT"
+	handler_closes "the connection is gone, a name" NETFLOCK_URL="redis://localhost:$PORT"
+	BEFORE='R client pause 1500 all >/dev/null'
+	# For longer than the renewal thread stays when it has nothing to renew.
+	handler_closes "Redis does not answer" NETFLOCK_TTL=2s NETFLOCK_CONNECT_TIMEOUT=900ms
+	unset BEFORE
+}
+
+test_a_handler_that_has_interrupted_malloc_may_exit_with_a_lock() {
+	local keeper
+	for keeper in auto never always; do
+		begin
+		spawn 1 NETFLOCK_KEEPER=$keeper NETFLOCK_TTL=20s "$PROBES/handler" exit "$F" "$STEPS" >"$W/out"
+		reached in; go go
+		wait $PID; status_is 0 $? "$keeper" "$W/out"
+		must '[ "$(busy "$F")" = 0 ]' 3 "$keeper, freed:"
+		assertNoKeys
+	done
+}
+
+test_handlers_that_close_locks_all_the_time_never_deadlock() {
+	local how
+	for how in auto always; do
+		H 1 NETFLOCK_KEEPER=$how timeout -k 1 20 "$PROBES/handler" storm "$F" >"$W/out" 2>&1
+		status_is 0 $? "NETFLOCK_KEEPER=$how" "$W/out"
+		[ $how = always ] || assertEquals "closed by the handler" many "$(cat "$W/out")"
+		must '[ -z "$(leftover_keys)" ]' 3
+	done
+}
+
 . /usr/share/shunit2/shunit2
