@@ -34,6 +34,8 @@ static void mark_kept(struct nf_tenure *t)
     nf_table_unlock();
 }
 
+static atomic_bool stranger_said, failure_said; /* once is enough: a program may fork often */
+
 /* To the keeper that is already there: true if it has taken the tenure on. */
 static bool give_to_existing(const struct nf_tenure *t, struct nf_ho_tenure *m)
 {
@@ -41,7 +43,12 @@ static bool give_to_existing(const struct nf_tenure *t, struct nf_ho_tenure *m)
     nf_table_lock();
     int r = nf_ho_pack(m, NF_HO_GIVE, t);
     nf_table_unlock();
-    return r == 0 && nf_ho_ask(m, &nf_config()->redis, ANSWER_MS, &reply) == 0 && reply == NF_HO_MINE;
+    if (r == 0)
+        r = nf_ho_ask(m, &nf_config()->redis, ANSWER_MS, &reply);
+    if (r == -EPERM && !atomic_exchange(&stranger_said, true))
+        nf_log(NF_LOG_WARN, "a process of another user has the address of the keeper of %s: each lock gets a keeper of its own",
+               t->names->key);
+    return r == 0 && reply == NF_HO_MINE;
 }
 
 /*
@@ -117,8 +124,6 @@ static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m
     nf_free(files);
     return r;
 }
-
-static atomic_bool failure_said; /* once is enough: a program may fork often */
 
 /* Marks those of the list that are to be given away; returns how many, moved to `out`. */
 static size_t begin_giving(struct nf_tenure **list, size_t n, struct nf_tenure **out)

@@ -79,14 +79,14 @@ int nf_ho_send(int fd, const void *msg, size_t len)
 
 char nf_ho_answer(int fd, int wait_ms)
 {
-    char byte = 0;
+    char bytes[2] = ""; /* more than one is not what a keeper says */
     struct pollfd p = {.fd = fd, .events = POLLIN};
     int64_t deadline = nf_now_ms() + wait_ms;
     int r;
     do
         r = nf_sys.poll(&p, 1, nf_left_ms(deadline));
     while (r == -EINTR);
-    return r == 1 && nf_sys.recv(fd, &byte, 1, MSG_DONTWAIT) == 1 ? byte : 0;
+    return r == 1 && nf_sys.recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) == 1 ? bytes[0] : 0;
 }
 
 int nf_ho_ask(const struct nf_ho_tenure *m, const struct nf_redis_opts *redis, int wait_ms, char *reply)
