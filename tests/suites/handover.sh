@@ -60,7 +60,8 @@ kept() { spawn 1 NETFLOCK_LOG="$W/shared/log" bash -c "exec 9>$F; flock 9; sleep
 test_a_keeper_outlives_short_and_garbled_messages() {
 	kept
 	local k; k=$(keepers)
-	python3 - "$(address)" >"$W/out" 2>&1 <<-'S'
+	H 1 flock -n "$F" true # asks the keeper: the last message that it has seen is a good one
+	python3 - "$(address)" "$HOSTS/1/x" "lock:$F" >"$W/out" 2>&1 <<-'S'
 		import os, socket, struct, sys
 		MAGIC = 0x6e666b31
 		def send(m):
@@ -76,6 +77,12 @@ test_a_keeper_outlives_short_and_garbled_messages() {
 		    for kind in range(7):
 		        bad += send((struct.pack("II", MAGIC, kind) + bytes(n))) not in (b"", b"N")
 		        bad += send((struct.pack("II", MAGIC, kind) + b"\xff" * n)) not in (b"", b"N")
+		# About the right file, but too short or too long: its end must not be taken from the message before.
+		st = os.stat(sys.argv[2])
+		for kind in range(1, 6):
+		    head = struct.pack("IIQQqq6iI", MAGIC, kind, st.st_dev, st.st_ino, 0, 0, -1, -1, 0, -1, -1, 0, len(sys.argv[3]))
+		    for n in range(0, 700, 7):
+		        bad += send(head + bytes(n)) not in (b"", b"N")
 		for i in range(20): # one that connects and says nothing must not hold up the others for long
 		    globals()["s%d" % i] = s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 		    s.connect("\0" + sys.argv[1]); s.close() if i % 2 else None
