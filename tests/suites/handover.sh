@@ -42,7 +42,7 @@ test_a_keeper_that_is_no_program() {
 	keeper_is -; mkdir "$ALONE/netflock-keeper"; holds_alone "a folder" "error 13"
 }
 test_a_keeper_that_ends_at_once() { keeper_is 'exit 0'; holds_alone "ends" "error 32"; }
-test_a_keeper_that_refuses() { keeper_is 'printf N >&$1; read x <&$1'; holds_alone "refuses" "error 32"; }
+test_a_keeper_that_refuses() { keeper_is 'printf N >&$1; read x <&$1'; holds_alone "refuses" "error 71"; }
 test_a_keeper_that_answers_nonsense() { keeper_is 'printf MMMMMMMM >&$1'; holds_alone "a lot" "error 32"; }
 test_a_keeper_that_never_answers() {
 	keeper_is 'exec sleep 7'
@@ -51,6 +51,70 @@ test_a_keeper_that_never_answers() {
 	assertEquals "it works" 0 $RC
 	assertBetween "milliseconds, at fork and at exit" 4000 13000 $MS
 	assertEquals "$(cat "$W/err")" 1 "$(grep -c "could not take over" "$W/err")"
+}
+
+# A keeper that takes its time to start.
+slow_keeper() { keeper_is "sleep $1; exec '$LIBDIR/netflock-keeper' \"\$@\""; }
+slowly() { bare 1 LD_PRELOAD="${TEST_ASAN:+$TEST_ASAN:}$ALONE/libnetflock.so" NETFLOCK_PREFIX="$D" NETFLOCK_URL="$NF_URL" "$@"; }
+
+test_fork_does_not_wait_for_the_keeper_and_a_killed_program_s_lock_lives_on_in_its_child() {
+	slow_keeper 1
+	slowly NETFLOCK_TTL=2500ms python3 -c 'if 1:
+		import fcntl, os, signal, sys, time
+		f = open(sys.argv[1], "a"); fcntl.flock(f, fcntl.LOCK_EX)
+		t = time.monotonic(); pid = os.fork(); t = time.monotonic() - t
+		if pid == 0: time.sleep(60)
+		print("fork", "fast" if t < 0.7 else t, flush=True)
+		os.kill(os.getpid(), signal.SIGKILL)' "$F" >"$W/out" 2>&1
+	assertEquals "fork fast" "$(head -1 "$W/out")"
+	local end=$(($(now_ms) + 3500)) # more than a lease
+	while [ "$(now_ms)" -lt $end ]; do held "$F" || { fail "the key is gone"; break; }; sleep 0.05; done
+	assertEquals "another host" 1 "$(busy "$F")"
+	kill_strays
+	must '[ "$(busy "$F")" = 0 ]' 2 "freed at the end:"
+	assertNoKeys
+}
+
+test_what_comes_after_a_fork_finds_the_keeper_there() {
+	local how
+	slow_keeper 0.4
+	for how in 'os._exit(0)' 'sys.exit(0)' 'os.execvp("true", ["true"])' 'fcntl.flock(f, fcntl.LOCK_UN)' 'os.close(f)'; do
+		H 2 sh -c ": >$F"
+		slowly NETFLOCK_TTL=20s python3 -c "if 1:
+			import fcntl, os, sys
+			f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); fcntl.flock(f, fcntl.LOCK_SH)
+			if os.fork() == 0: os._exit(0)
+			os.wait()
+			$how
+			os.spawnvp(os.P_WAIT, sys.argv[2], sys.argv[2:])" "$F" "$TESTS/host" -s 2 flock -n "$F" touch "$W/shared/at-once" >"$W/out" 2>&1
+		# What ends the program starts nothing more.
+		case $how in *exit* | *exec*) assertEquals "$how" 0 "$(busy "$F")" ;; *) assertTrue "$how: $(cat "$W/out")" '[ -e $W/shared/at-once ]' ;; esac
+		rm -f "$W/shared/at-once"
+		assertNoKeys
+	done
+}
+
+test_a_host_that_closes_everything_after_a_fork_keeps_its_lock() {
+	slow_keeper 0.4
+	spawn 1 LD_PRELOAD="${TEST_ASAN:+$TEST_ASAN:}$ALONE/libnetflock.so" python3 -c 'if 1:
+		import fcntl, os, sys, time
+		f = open(sys.argv[1], "a"); fcntl.flock(f, fcntl.LOCK_EX)
+		if os.fork() == 0: os._exit(0)
+		os.closerange(f.fileno() + 1, 5000)
+		data = [open(sys.argv[2] + str(i), "w") for i in range(5)]
+		for i in range(20): os.dup2(data[0].fileno(), 1000 + i)
+		os.mkdir(sys.argv[2]); time.sleep(60)' "$F" "$W/shared/closed" 2>"$W/err"
+	must '[ -d $W/shared/closed ]'
+	local end=$(($(now_ms) + 2000)) # more than a lease
+	while [ "$(now_ms)" -lt $end ]; do held "$F" || { fail "the key is gone"; break; }; sleep 0.05; done
+	assertEquals "another host" 1 "$(busy "$F")"
+	assertEquals "nothing is said" "" "$(cat "$W/err")"
+	assertEquals "its files are open" 20 "$(find "/proc/$PID/fd" -lname '*closed0' -name '10[01]?' | count)"
+	assertEquals "and nothing is written to them" 0 "$(cat "$W"/shared/closed? | wc -c)"
+	kill_strays
+	must '[ "$(busy "$F")" = 0 ]' 3 "freed at the end:"
+	assertNoKeys
+	rm -r "$W"/shared/closed*
 }
 
 # address: the abstract address of the keeper of $F.
