@@ -43,7 +43,7 @@ int64_t nf_pending_next(void)
 bool nf_pending_add(int ctl, struct nf_tenure **list, size_t n)
 {
     struct stat st;
-    struct pending *p = nf_calloc(1, sizeof *p + n * sizeof *list);
+    struct pending *p = nf_calloc(1, sizeof *p + n * sizeof(struct nf_tenure *));
     if (!p || nf_sys.fstat(ctl, &st) < 0) {
         nf_free(p);
         return false;
