@@ -34,6 +34,7 @@ struct nf_tenure {
     int refs;            /* the table's own included */
     bool listed;         /* in the table */
     bool kept;           /* a keeper renews it and ends it */
+    bool unsure;         /* kept, but the keeper has not answered yet: we renew it as well (pending.h) */
     bool giving;         /* being handed to a keeper, which may already count on its token */
     bool alone;          /* an owner of byte ranges without locks in the kernel (record.h) */
     bool lost;           /* the lease ran out, or somebody else has the file */
