@@ -216,7 +216,7 @@ test_keys_of_other_types_do_not_hide_the_locks() {
 test_odd_members_are_told_and_the_others_shown() {
 	python3 - <<-'PY'
 	from redis_raw import *
-	for i, m in enumerate([b"", b"x", R(0, 10), R(10, 10) + b"xp1.1", R(11, 10) + b"xp1.1", R(0, END + 1) + b"xp1.1", b"G" * 32 + b"xp1.1", R(0, 9).upper().replace(b"0", b"A") + b"xp1.1",
+	for i, m in enumerate([b"", b"x", R(0, 10), R(10, 10) + b"xp1.1", R(11, 10) + b"xp1.1", R(0, END + 1) + b"xp1.1", b"G" * 32 + b"xp1.1", b"0" * 15 + b"g" + R(50, 0)[:16] + b"xp1.1", R(0, 9).upper().replace(b"0", b"A") + b"xp1.1",
 	                       R(0, 10) + b"yp1.1", R(0, 10) + b"x", R(0, 10) + b",xp1.1", b" " * 15 + b"1" + b"-" + b"2" * 15 + b"xp1.1", b"\0" * 40]):
 	    owner("odd%d" % i, "p1.1"); segment("odd%d" % i, 100, 200, "xp1.1")
 	    c("ZADD", K("odd%d" % i, "ranges"), 0, m)
@@ -226,12 +226,12 @@ test_odd_members_are_told_and_the_others_shown() {
 	for i in 1, 2, 3, 4: segment("values", i, i + 1, "xp%d.1" % i)
 	PY
 	status; assertEquals "$(cat "$W/err")" 0 $RC
-	assertEquals "$(cat "$W/out")" 13 "$(grep -Ec '^holds .* 100-199 +lock:odd[0-9]+$' "$W/out")"
-	assertEquals 13 "$(grep -Ec '^\? .*lock:odd[0-9]+ \(its table of ranges has entries that are none' "$W/out")"
-	assertEquals 17 "$(grep -c '^holds' "$W/out")"
+	assertEquals "$(cat "$W/out")" 14 "$(grep -Ec '^holds .* 100-199 +lock:odd[0-9]+$' "$W/out")"
+	assertEquals 14 "$(grep -Ec '^\? .*lock:odd[0-9]+ \(its table of ranges has entries that are none' "$W/out")"
+	assertEquals 18 "$(grep -c '^holds' "$W/out")"
 	assertEquals "$(grep oddq "$W/out")" 8 "$(grep -Ec '^waits 1 .*lock:oddq[0-9]$' "$W/out")"
 	assertEquals "which have a range" "[1]" "$(json '[r["start"] + 1 for e in d if "oddq" in e["key"] for r in e["records"]["waiters"] if r["start"] is not None]')"
-	assertEquals "0 17" "$(json '"%d %d" % (len([r for r in h if r["start"] is None]), len(h))')"
+	assertEquals "0 18" "$(json '"%d %d" % (len([r for r in h if r["start"] is None]), len(h))')"
 	assertFalse "a control character" "tr -d '\n' <'$W/out' | LC_ALL=C grep -q '[[:cntrl:]]'"
 }
 
@@ -264,14 +264,14 @@ test_too_many_and_too_big() {
 	segment("holders", 0, 10, ",".join("sp%d.1" % i for i in range(6000)))
 	for i in range(0, 6000, 500): c("HSET", K("owners", "owners"), *[x for k in range(i, i + 500) for x in ("p%d.1" % k, b"1 " + T("p%d.1" % k))])
 	segment("owners", 0, 10, "xp5.1")
-	# A few pieces for each of many owners, and far more than anybody could need.
-	for a in many(4000, lambda i: (0, R(10 * i, 10 * i + 5) + ",".join("sp%d.1" % k for k in range(200)).encode())): c("ZADD", K("pieces", "ranges"), *a)
+	# Rows would be few, but what they are made of is more than is kept.
+	for a in many(4000, lambda i: (0, R(5 * i, 5 * i + 5) + ",".join("sp%d.1" % k for k in range(200)).encode())): c("ZADD", K("pieces", "ranges"), *a)
 	for i in range(7): c("ZADD", K("bigranges", "ranges"), 0, R(i, i + 1) + b"x" + b"B" * 3000000)
 	c("HSET", K("bigowner", "owners"), "p1.1", b"1 " + b"C" * 30000000); segment("bigowner", 0, 10, "xp1.1")
 	c("HSET", K("longowner", "owners"), "p1.1", b"1 " + b"D" * 300000); segment("longowner", 0, 10, "xp1.1")
 	PY
 	timed status; assertEquals "$(cat "$W/err")" 0 "$RC"
-	assertBetween "milliseconds" 0 20000 "$MS"
+	assertBetween "milliseconds" 0 60000 "$MS"
 	local k; for k in segments queue holders owners pieces; do
 		assertTrue "$k: $(grep -v '^[hw]' "$W/out")" "grep -q 'lock:$k (and more' '$W/out'"
 		assertBetween "rows of $k" 1 5001 "$(grep -c "lock:$k\$" "$W/out")"
