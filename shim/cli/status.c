@@ -23,7 +23,7 @@ static int add_paths(const struct nf_config *c, char **paths, struct view *v)
     for (; *paths; paths++) {
         char *key = path_to_key(c, *paths);
         if (key)
-            view_add(v, key, strlen(key), true);
+            view_add(v, key, strlen(key), ASK_ALL);
         else
             r = EXIT_PATH;
         free(key);
