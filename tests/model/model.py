@@ -48,6 +48,7 @@ def options():
     p.add_argument("--build", default=os.environ.get("BUILD", os.path.join(os.path.dirname(TESTS), "build")))
     p.add_argument("--preload", default=os.environ.get("NF_PRELOAD"), help="default: libnetflock.so of the build")
     p.add_argument("--trace", action="store_true", help="print every step")
+    p.add_argument("--monitor", metavar="FILE", help="write down what Redis is asked")
     o = p.parse_args()
     o.build = os.path.abspath(o.build)
     o.preload = o.preload or o.build + "/libnetflock.so"
@@ -326,7 +327,7 @@ class Trial:
         first = True
         while True:
             have = self.redis.table(self.files)
-            if have == want or (not first and self.only_hidden(have, want)):
+            if have == want or self.only_hidden(have, want):
                 return
             if first:
                 self.slow += 1
@@ -601,6 +602,10 @@ class Trial:
 
     def run(self):
         self.redis.start()
+        if self.o.monitor:
+            with open(self.o.monitor, "w", encoding="utf-8") as out:
+                cmd = ["redis-cli", "-s", self.dir + "/redis", "monitor"]
+                self.plain.procs.append(subprocess.Popen(cmd, stdout=out, stdin=subprocess.DEVNULL))
         self.start_probers()
         begun = time.monotonic()
         for a in self.actors:
