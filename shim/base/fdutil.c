@@ -95,7 +95,8 @@ int nf_fd_ranges(const char *path, ino_t ino, const char *type, pid_t pid, struc
                 owner != pid || strcmp(kind, type) != 0)
                 continue;
             if ((err = nf_ranges_reserve(out)) == 0)
-                nf_ranges_set(out, first, strcmp(last, "EOF") == 0 ? NF_RANGE_END : strtoull(last, NULL, 10) + 1, mode[0] == 'W' ? 'x' : 's');
+                nf_ranges_set(out, first, strcmp(last, "EOF") == 0 ? NF_RANGE_END : strtoull(last, NULL, 10) + 1,
+                              mode[0] == 'W' ? 'x' : 's');
         }
         have = strlen(line);
         memmove(buf, line, have);

@@ -134,7 +134,8 @@ static short whence_of(const char *s)
 
 static int record(const char *cmd, int f, char **a, char *extra, size_t size)
 {
-    struct flock fl = {.l_type = type_of(a[0]), .l_whence = whence_of(a[1]), .l_start = strtoll(a[2], NULL, 10), .l_len = strtoll(a[3], NULL, 10)};
+    struct flock fl = {
+        .l_type = type_of(a[0]), .l_whence = whence_of(a[1]), .l_start = strtoll(a[2], NULL, 10), .l_len = strtoll(a[3], NULL, 10)};
     int op = !strcmp(cmd + 1, "set") ? F_SETLK : !strcmp(cmd + 1, "setw") ? F_SETLKW : F_GETLK;
     int r;
     fl.l_pid = (pid_t)atoi(a[4]);
@@ -146,8 +147,8 @@ static int record(const char *cmd, int f, char **a, char *extra, size_t size)
         if (fl.l_type == F_UNLCK)
             snprintf(extra, size, " u");
         else
-            snprintf(extra, size, " %s %lld %lld %d%s", fl.l_type == F_RDLCK ? "r" : "w", (long long)fl.l_start, (long long)fl.l_len, (int)fl.l_pid,
-                     fl.l_whence == SEEK_SET ? "" : " whence");
+            snprintf(extra, size, " %s %lld %lld %d%s", fl.l_type == F_RDLCK ? "r" : "w", (long long)fl.l_start, (long long)fl.l_len,
+                     (int)fl.l_pid, fl.l_whence == SEEK_SET ? "" : " whence");
         errno = e;
     }
     return r;
@@ -245,7 +246,10 @@ static long act(char *cmd, char **a, char *extra, size_t size)
     int k = a[0][0] & 127, l = a[1][0] & 127;
     long r = -1;
     if (!strcmp(cmd, "open")) {
-        int flags = !strcmp(a[1], "r") ? O_RDONLY | O_CREAT : !strcmp(a[1], "w") ? O_WRONLY | O_CREAT : !strcmp(a[1], "path") ? O_PATH : O_RDWR | O_CREAT;
+        int flags = !strcmp(a[1], "r")      ? O_RDONLY | O_CREAT
+                    : !strcmp(a[1], "w")    ? O_WRONLY | O_CREAT
+                    : !strcmp(a[1], "path") ? O_PATH
+                                            : O_RDWR | O_CREAT;
         return fd[k] = open(a[3], flags | (strcmp(a[2], "cloexec") ? 0 : O_CLOEXEC), 0666);
     }
     if (!strcmp(cmd, "close")) {
@@ -284,7 +288,11 @@ static long act(char *cmd, char **a, char *extra, size_t size)
     if (!strcmp(cmd + 1, "set") || !strcmp(cmd + 1, "setw") || !strcmp(cmd + 1, "get"))
         return record(cmd, fd[k], a + 1, extra, size);
     if (!strcmp(cmd, "lockf")) {
-        int op = !strcmp(a[1], "lock") ? F_LOCK : !strcmp(a[1], "tlock") ? F_TLOCK : !strcmp(a[1], "ulock") ? F_ULOCK : !strcmp(a[1], "test") ? F_TEST : atoi(a[1]);
+        int op = !strcmp(a[1], "lock")    ? F_LOCK
+                 : !strcmp(a[1], "tlock") ? F_TLOCK
+                 : !strcmp(a[1], "ulock") ? F_ULOCK
+                 : !strcmp(a[1], "test")  ? F_TEST
+                                          : atoi(a[1]);
         return lockf(fd[k], op, strtoll(a[2], NULL, 10));
     }
     if (!strcmp(cmd, "flock"))
