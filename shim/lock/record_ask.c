@@ -64,6 +64,29 @@ static int check_open_mode(const struct nf_record_call *k)
     return (k->mode == 'x' && access == O_RDONLY) || (k->mode == 's' && access == O_WRONLY) ? -EBADF : 0;
 }
 
+static bool none(int fd)
+{
+    (void)fd;
+    return false;
+}
+
+static int readable(int fd, long unused)
+{
+    int flags = nf_sys.fcntl(fd, F_GETFL, 0);
+    (void)unused;
+    return flags >= 0 && !(flags & O_PATH) && (flags & O_ACCMODE) != O_WRONLY;
+}
+
+/* Through a descriptor that is only open for writing a shared lock cannot be had back: the process has another, which it took it by. */
+static void share_otherwise(struct nf_record_call *k, uint64_t start, uint64_t end)
+{
+    int fd = k->fd;
+    k->fd = nf_fd_find(k->f.dev, k->f.ino, none, readable, 0);
+    if (k->fd >= 0)
+        (void)kernel_set(k, start, end, 's', false);
+    k->fd = fd;
+}
+
 /* The kernel gets back what it had before: never more than it has now. */
 static void kernel_restore(struct nf_record_call *k, uint64_t start, uint64_t end)
 {
@@ -71,7 +94,8 @@ static void kernel_restore(struct nf_record_call *k, uint64_t start, uint64_t en
     for (uint64_t at = start; at < end; at = next) {
         char mode = nf_ranges_at(k->had, at, &next);
         next = next < end ? next : end;
-        (void)kernel_set(k, at, next, mode ? mode : 'u', false);
+        if (kernel_set(k, at, next, mode ? mode : 'u', false) == -EBADF && mode == 's' && k->kind == 'p')
+            share_otherwise(k, at, next);
     }
 }
 
