@@ -18,6 +18,9 @@ with_shim() {
 }
 [ -z "$WORLD" ] || assertNoKeys() { :; }
 
+# spawn_told FILE N CMD...: like spawn, with FILE as standard input, which "spawn ... <FILE" would not be.
+spawn_told() { "$TESTS/host" -s "${@:2}" <"$1" & PID=$!; }
+
 # cast NAME@HOST...: actors with $F open as x, for reading and writing.
 cast() {
 	local a

@@ -143,12 +143,34 @@ static bool is_heir(const struct nf_record_call *k)
            nf_fd_find(k->f.dev, k->f.ino, not_inherited, any, 0) >= 0;
 }
 
+/* What somebody else has unlocked, or made shared, through the same description. */
+static void forget_unlocked(struct nf_record *r, const struct nf_ranges *kernel)
+{
+    uint64_t next;
+    uint64_t there;
+    bool had = r->held.n > 0;
+    for (uint64_t at = 0; at < NF_RANGE_END; at = next) {
+        char ours = nf_ranges_at(&r->held, at, &next);
+        char now = nf_ranges_at(kernel, at, &there);
+        next = there < next ? there : next;
+        if (ours && ours != now && now != 'x' && nf_ranges_reserve(&r->held) == 0) {
+            nf_ranges_set(&r->held, at, next, now);
+            r->dirty = true;
+        }
+    }
+    if (!had || r->held.n)
+        return;
+    nf_record_drop(r, false);
+    if (!r->refs)
+        (void)nf_record_new_token(r);
+}
+
 /*
  * What the owner has in the kernel may be more than this process knows of: another one has taken ranges through the same
- * description, or the program that this process was before. The kernel is asked then; where it does not tell, what we know
- * counts. A part that it has just let us have after a wait is as it was before.
+ * description, or the program that this process was before; or less. The kernel is asked then; where it does not tell, what we
+ * know counts. A part that it has just let us have after a wait is as it was before.
  */
-static void look_before(struct nf_record_call *k, const struct nf_record *r)
+static void look_before(struct nf_record_call *k, struct nf_record *r)
 {
     char path[48] = "/proc/locks";
     struct nf_ranges now = {0};
@@ -172,6 +194,7 @@ static void look_before(struct nf_record_call *k, const struct nf_record *r)
         nf_ranges_clear(&k->asked);
         k->asked = now;
         k->had = &k->asked;
+        forget_unlocked(r, &now);
     } else {
         nf_ranges_clear(&now);
     }
