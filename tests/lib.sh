@@ -152,12 +152,12 @@ kill_strays() {
 
 declare -A ACT_IN ACT_OUT ACT_PID
 
-actor() { # actor NAME HOST [VAR=VALUE...]: see probes/actor.c for what it can be asked
+actor() { # actor NAME HOST [VAR=VALUE...]: see probes/$PROBE.c (default actor) for what it can be asked
 	local name=$1 in out; shift
 	rm -f "$W/$name.in" "$W/$name.out"
 	mkfifo "$W/$name.in" "$W/$name.out"
 	exec {in}<>"$W/$name.in" {out}<>"$W/$name.out"
-	"$TESTS/host" -s "$@" "$PROBES/actor" <"$W/$name.in" >"$W/$name.out" {in}<&- {out}<&- &
+	"$TESTS/host" -s "$@" "$PROBES/${PROBE:-actor}" <"$W/$name.in" >"$W/$name.out" {in}<&- {out}<&- &
 	ACT_PID[$name]=$! ACT_IN[$name]=$in ACT_OUT[$name]=$out
 	[ "$(reply "$name")" = READY ] || fail "actor $name does not start"
 }

@@ -49,7 +49,8 @@ struct krec {
     char kind;  /* 'p' or 'o' */
     bool alone; /* the kernel has no such locks: only the process's end counts */
     bool ended, lost;
-    pid_t pid; /* 'p': the owner */
+    bool compared; /* at least once: the lock may have gone before the first look */
+    pid_t pid;     /* 'p': the owner */
     int pidfd;
     int64_t renewed_ms, tried_ms, deadline_ms;
     uint64_t seq;

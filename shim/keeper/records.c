@@ -152,12 +152,13 @@ static void look(struct kfile *f, struct krec *k)
         nf_ranges_clear(&now);
         return;
     }
-    if (nf_ranges_equal(&now, &k->kernel) || compare(f, k) < 0) {
+    if ((k->compared && nf_ranges_equal(&now, &k->kernel)) || compare(f, k) < 0) {
         nf_ranges_clear(&now);
         return;
     }
     nf_ranges_clear(&k->kernel);
     k->kernel = now;
+    k->compared = true;
     if (k->ended)
         krec_free(f, k);
 }

@@ -34,6 +34,7 @@ struct nf_record {
     int next_fd;  /* during a close */
     bool shared;  /* likewise: another process may have the description */
     bool alone;   /* the kernel has no such locks for this file: Redis alone decides */
+    bool heir;    /* 'p': the kernel has locks of the program that this process was before its exec */
     bool dirty;   /* Redis may have more for us than `held` says */
     struct nf_tenure *t;
 };

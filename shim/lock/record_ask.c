@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fdset.h"
+#include "base/fdutil.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/real.h"
@@ -20,6 +21,7 @@
 #include <bsd/stdlib.h>
 #include <bsd/string.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 /* What a try can come to, besides 0 and a negative errno that is final. */
@@ -62,14 +64,38 @@ static int check_open_mode(const struct nf_record_call *k)
     return (k->mode == 'x' && access == O_RDONLY) || (k->mode == 's' && access == O_WRONLY) ? -EBADF : 0;
 }
 
+static bool none(int fd)
+{
+    (void)fd;
+    return false;
+}
+
+static int readable(int fd, long unused)
+{
+    int flags = nf_sys.fcntl(fd, F_GETFL, 0);
+    (void)unused;
+    return flags >= 0 && !(flags & O_PATH) && (flags & O_ACCMODE) != O_WRONLY;
+}
+
+/* Through a descriptor that is only open for writing a shared lock cannot be had back: the process has another, which it took it by. */
+static void share_otherwise(struct nf_record_call *k, uint64_t start, uint64_t end)
+{
+    int fd = k->fd;
+    k->fd = nf_fd_find(k->f.dev, k->f.ino, none, readable, 0);
+    if (k->fd >= 0)
+        (void)kernel_set(k, start, end, 's', false);
+    k->fd = fd;
+}
+
 /* The kernel gets back what it had before: never more than it has now. */
-static void kernel_restore(struct nf_record_call *k, const struct nf_record *r, uint64_t start, uint64_t end)
+static void kernel_restore(struct nf_record_call *k, uint64_t start, uint64_t end)
 {
     uint64_t next;
     for (uint64_t at = start; at < end; at = next) {
-        char mode = nf_ranges_at(&r->held, at, &next);
+        char mode = nf_ranges_at(k->had, at, &next);
         next = next < end ? next : end;
-        (void)kernel_set(k, at, next, mode ? mode : 'u', false);
+        if (kernel_set(k, at, next, mode ? mode : 'u', false) == -EBADF && mode == 's' && k->kind == 'p')
+            share_otherwise(k, at, next);
     }
 }
 
@@ -77,7 +103,7 @@ static void kernel_restore(struct nf_record_call *k, const struct nf_record *r, 
  * Takes the range in the kernel, but for what would weaken something there: were Redis to refuse the rest, that could not
  * be had back.
  */
-static int kernel_take(struct nf_record_call *k, const struct nf_record *r)
+static int kernel_take(struct nf_record_call *k)
 {
     uint64_t next;
     k->piece_start = k->start;
@@ -85,17 +111,93 @@ static int kernel_take(struct nf_record_call *k, const struct nf_record *r)
     if (k->mode == 'x')
         return kernel_set(k, k->start, k->end, 'x', false);
     for (uint64_t at = k->start; at < k->end; at = next) {
-        char mode = nf_ranges_at(&r->held, at, &next);
+        char mode = nf_ranges_at(k->had, at, &next);
         next = next < k->end ? next : k->end;
         int e = mode == 'x' ? 0 : kernel_set(k, at, next, 's', false);
         if (e < 0) {
             k->piece_start = at;
             k->piece_end = next;
-            kernel_restore(k, r, k->start, at);
+            kernel_restore(k, k->start, at);
             return e;
         }
     }
     return 0;
+}
+
+static bool not_inherited(int fd)
+{
+    return !nf_shared(fd);
+}
+
+static int any(int fd, long unused)
+{
+    (void)unused;
+    return fd >= 0;
+}
+
+/* Does the kernel have locks of this process that were taken before its exec? Those stay with the descriptors that it inherited. */
+static bool is_heir(const struct nf_record_call *k)
+{
+    struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    return k->kind == 'p' && !k->alone && nf_real()->fcntl(k->fd, F_OFD_GETLK, &fl) == 0 && fl.l_type != F_UNLCK &&
+           nf_fd_find(k->f.dev, k->f.ino, not_inherited, any, 0) >= 0;
+}
+
+/* What somebody else has unlocked, or made shared, through the same description. */
+static void forget_unlocked(struct nf_record *r, const struct nf_ranges *kernel)
+{
+    uint64_t next;
+    uint64_t there;
+    bool had = r->held.n > 0;
+    for (uint64_t at = 0; at < NF_RANGE_END; at = next) {
+        char ours = nf_ranges_at(&r->held, at, &next);
+        char now = nf_ranges_at(kernel, at, &there);
+        next = there < next ? there : next;
+        if (ours && ours != now && now != 'x' && nf_ranges_reserve(&r->held) == 0) {
+            nf_ranges_set(&r->held, at, next, now);
+            r->dirty = true;
+        }
+    }
+    if (!had || r->held.n)
+        return;
+    nf_record_drop(r, false);
+    if (!r->refs)
+        (void)nf_record_new_token(r);
+}
+
+/*
+ * What the owner has in the kernel may be more than this process knows of: another one has taken ranges through the same
+ * description, or the program that this process was before; or less. The kernel is asked then; where it does not tell, what we
+ * know counts. A part that it has just let us have after a wait is as it was before.
+ */
+static void look_before(struct nf_record_call *k, struct nf_record *r)
+{
+    char path[48] = "/proc/locks";
+    struct nf_ranges now = {0};
+    pid_t pid = k->kind == 'p' ? nf_sys.getpid() : -1;
+    uint64_t next;
+    bool waited = k->waited;
+    k->had = &r->held;
+    k->waited = false;
+    if (k->alone || !(k->kind == 'p' ? r->heir : nf_shared(k->fd)))
+        return;
+    if (k->kind == 'o')
+        (void)snprintf(path, sizeof path, "/proc/thread-self/fdinfo/%d", k->fd);
+    int e = nf_fd_ranges(path, k->f.ino, k->kind == 'p' ? "POSIX" : "OFDLCK", pid, &now);
+    for (uint64_t at = k->piece_start; e == 0 && waited && at < k->piece_end; at = next) {
+        char mode = nf_ranges_at(&k->asked, at, &next);
+        next = next < k->piece_end ? next : k->piece_end;
+        if ((e = nf_ranges_reserve(&now)) == 0)
+            nf_ranges_set(&now, at, next, mode);
+    }
+    if (e == 0) {
+        nf_ranges_clear(&k->asked);
+        k->asked = now;
+        k->had = &k->asked;
+        forget_unlocked(r, &now);
+    } else {
+        nf_ranges_clear(&now);
+    }
 }
 
 bool nf_record_file_open(struct nf_record_call *k)
@@ -140,6 +242,8 @@ static struct nf_record *owner(struct nf_record_call *k)
         (void)nf_record_check_lost(r);
     else
         r = nf_record_new(k->file, k->kind, k->fd, k->f.key, k->f.key_len);
+    if (r && !r->held.n)
+        r->heir = is_heir(k);
     if (r)
         r->alone = r->alone || k->alone;
     return r;
@@ -229,7 +333,7 @@ static int redis_take(struct nf_record_call *k, struct nf_record *r, const struc
         if (a->result != NF_RANGE_BUSY || !a->adopt[0])
             break;
         /* It stood in Redis before this look at the kernel, which still says that the range is ours: it is stale. */
-        int e = kernel_take(k, r);
+        int e = kernel_take(k);
         if (e < 0)
             return e == -EAGAIN ? KERNEL_BUSY : e;
         memcpy(adopt, a->adopt, sizeof adopt);
@@ -268,7 +372,7 @@ static int enter(struct nf_record_call *k, struct nf_record *r, const struct nf_
     }
     nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): no thread to renew it (error %d)", k->f.key, -e);
     nf_record_drop(r, true); /* there was nothing else: it is the owner's first lease */
-    kernel_restore(k, r, k->start, k->end);
+    kernel_restore(k, k->start, k->end);
     return -ENOLCK;
 }
 
@@ -279,15 +383,14 @@ static void undo(struct nf_record *r, const struct nf_ticket *ticket)
         nf_record_drop(r, true);
 }
 
-/* One try, under the file's mutex. */
-static int try_once(struct nf_record_call *k, struct nf_record *r, const struct nf_ticket *ticket, struct nf_range_answer *a)
+static int try_with(struct nf_record_call *k, struct nf_record *r, const struct nf_ticket *ticket, struct nf_range_answer *a)
 {
     bool weaker = k->mode == 's' && nf_ranges_cover(&r->held, k->start, k->end, 's');
     if (nf_ranges_reserve(&r->held) < 0)
         return -ENOLCK;
     int e = k->alone ? check_open_mode(k) : 0;
     if (e == 0)
-        e = weaker ? kernel_set(k, k->start, k->end, 's', false) : kernel_take(k, r);
+        e = weaker ? kernel_set(k, k->start, k->end, 's', false) : kernel_take(k);
     r->alone = r->alone || k->alone;
     if (e < 0)
         return e == -EAGAIN ? KERNEL_BUSY : e;
@@ -316,9 +419,16 @@ static int try_once(struct nf_record_call *k, struct nf_record *r, const struct 
     } else if (e == REDIS_BUSY) {
         nf_outage_over(k->c);
     }
-    kernel_restore(k, r, k->start, k->end);
+    kernel_restore(k, k->start, k->end);
     undo(r, ticket);
     return e;
+}
+
+/* One try, under the file's mutex. */
+static int try_once(struct nf_record_call *k, struct nf_record *r, const struct nf_ticket *ticket, struct nf_range_answer *a)
+{
+    look_before(k, r);
+    return try_with(k, r, ticket, a);
 }
 
 static struct nf_request waiting(const struct nf_record *r, const struct nf_ticket *ticket)
@@ -362,6 +472,7 @@ static int kernel_wait(struct nf_record_call *k, struct nf_record *r, const stru
     nf_sigs_restore(k->mask);
     int e = kernel_set(k, k->piece_start, k->piece_end, k->mode, true);
     nf_sigs_block(NULL);
+    k->waited = e == 0;
     return e < 0 ? e : AGAIN;
 }
 
@@ -443,6 +554,7 @@ int nf_record_lock(struct nf_record_call *k)
             nf_record_tidy(r);
         nf_record_file_close(k);
     }
+    nf_ranges_clear(&k->asked);
     nf_free(a);
     nf_loud(&quiet);
     return e == KERNEL_BUSY || e == REDIS_BUSY ? -EAGAIN : e == REDIS_DOWN || e == GRACE ? -ENOLCK : e;
