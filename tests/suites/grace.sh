@@ -118,7 +118,7 @@ declare -a HOLD_IN HOLD_OUT CONTEND
 test_restarted_without_its_data_the_holders_keep_their_locks() {
 	: >"$W/err"
 	holders NETFLOCK_GRACE=always
-	contend 6 NETFLOCK_GRACE=always
+	contend 4 NETFLOCK_GRACE=always
 	wait_until '[ "$(R info stats | sed -n "s/total_commands_processed:\([0-9]*\).*/\1/p")" -gt 1000 ]' 10
 	redis_stop; redis_start
 	contended
@@ -131,7 +131,7 @@ test_restarted_with_its_data_the_holders_keep_their_locks() {
 	: >"$W/err"
 	redis_stop; redis_start --appendonly yes --appendfsync always --dir "$W"
 	holders
-	contend 6
+	contend 4
 	wait_until '[ "$(R info stats | sed -n "s/total_commands_processed:\([0-9]*\).*/\1/p")" -gt 1000 ]' 10
 	redis_stop; redis_start --appendonly yes --appendfsync always --dir "$W"
 	contended
@@ -152,7 +152,7 @@ test_failed_over_to_a_replica_that_missed_the_last_writes() {
 	must 'redis-cli -s "$W/replica.sock" info replication 2>/dev/null | grep -q master_link_status:up' 10
 	redis-cli -s "$replica" replicaof no one >/dev/null
 	holders
-	contend 6
+	contend 4
 	wait_until '[ "$(R info stats | sed -n "s/total_commands_processed:\([0-9]*\).*/\1/p")" -gt 1000 ]' 10
 	redis_stop
 	mv "$replica" "$SOCK"
