@@ -134,6 +134,8 @@ static void renew(struct kfile *f, struct kept *k)
     if (err < 0 && !keeper.outage_said)
         nf_log(NF_LOG_WARN, "a renewal failed: %s; trying again until the leases end", why[0] ? why : "no usable answer");
     keeper.outage_said = err < 0;
+    if (r.result == NF_RECLAIMED)
+        nf_log(NF_LOG_WARN, "Redis had lost %s; taken back, nobody was in between", f->names->key);
     if (r.result == NF_RENEWED || r.result == NF_RECLAIMED) {
         k->renewed_ms = sent;
         k->deadline_ms = nf_lease_deadline(sent, keeper.policy.ttl_ms);
