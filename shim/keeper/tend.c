@@ -113,7 +113,7 @@ static int64_t due_ms(const struct kept *k)
 {
     int ttl = keeper.policy.ttl_ms;
     int64_t due = k->renewed_ms + ttl / 3;
-    int64_t retry = ttl / 20 < 1000 ? ttl / 20 : 1000;
+    int64_t retry = nf_lease_retry(k->tried_ms, k->deadline_ms, ttl);
     return k->tried_ms > k->renewed_ms && k->tried_ms + retry > due ? k->tried_ms + retry : due;
 }
 

@@ -68,7 +68,7 @@ static void sleep_until(int64_t at_ms, int ttl_ms)
 static int64_t due_ms(const struct nf_tenure *t, int ttl_ms)
 {
     int64_t due = t->renewed_ms + ttl_ms / 3;
-    int64_t retry = ttl_ms / 20 < 1000 ? ttl_ms / 20 : 1000;
+    int64_t retry = nf_lease_retry(t->tried_ms, t->deadline_ms, ttl_ms);
     return t->tried_ms > t->renewed_ms && t->tried_ms + retry > due ? t->tried_ms + retry : due;
 }
 

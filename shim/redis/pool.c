@@ -54,7 +54,8 @@ void nf_pool_put(struct nf_conn *c)
         nf_conn_close(c);
 }
 
-struct nf_conn *nf_pool_take(const struct nf_redis_opts *opts, int64_t deadline_ms, bool *reused, int *err, char *why, size_t why_size)
+/* An idle connection, or NULL. */
+static struct nf_conn *take_idle(void)
 {
     for (;;) {
         pthread_mutex_lock(&mu);
@@ -64,15 +65,30 @@ struct nf_conn *nf_pool_take(const struct nf_redis_opts *opts, int64_t deadline_
             n_idle--;
         }
         pthread_mutex_unlock(&mu);
-        if (!c)
-            break;
-        *reused = true;
-        if (nf_conn_ours(c))
+        if (!c || nf_conn_ours(c))
             return c;
         nf_pool_drop(c); /* the host has closed it */
     }
-    *reused = false;
-    struct nf_conn *c = nf_conn_open(opts, deadline_ms, err, why, why_size);
+}
+
+void nf_pool_post(const struct nf_redis_opts *opts, const struct nf_cmd *cmd)
+{
+    struct nf_conn *c = take_idle();
+    if (!c)
+        return;
+    if (nf_conn_post(c, cmd, nf_now_ms() + opts->timeout_ms) == 0)
+        nf_pool_put(c);
+    else
+        nf_pool_drop(c);
+}
+
+struct nf_conn *nf_pool_take(const struct nf_redis_opts *opts, int64_t deadline_ms, bool *reused, int *err, char *why, size_t why_size)
+{
+    struct nf_conn *c = take_idle();
+    *reused = c != NULL;
+    if (c)
+        return c;
+    c = nf_conn_open(opts, deadline_ms, err, why, why_size);
     if (!c)
         return NULL;
     pthread_mutex_lock(&mu);

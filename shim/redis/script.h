@@ -27,4 +27,7 @@ struct nf_script_call {
 int nf_script_run(const struct nf_redis_opts *opts, const struct nf_script_call *calls, size_t n, redisReply **replies, int64_t deadline_ms,
                   char *why, size_t why_size);
 
+/* Sends a script whose answer nobody waits for, and which may be lost; only over a connection that is there. */
+void nf_script_post(const struct nf_redis_opts *opts, const struct nf_script_call *call);
+
 #endif
