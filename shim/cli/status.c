@@ -42,7 +42,9 @@ int cmd_status(char **paths, bool json)
     int r = add_paths(c, paths, &view);
     if (*paths && view.n == 0)
         return r;
-    struct source *source = source_open(&c->redis, why, sizeof why);
+    struct nf_redis_opts redis = c->redis;
+    redis.grace = NF_GRACE_OFF; /* who only reads needs no INFO */
+    struct source *source = source_open(&redis, why, sizeof why);
     int err = source ? 0 : -1;
     if (err == 0 && !*paths)
         err = source_scan(source, &view, why, sizeof why);

@@ -52,6 +52,8 @@ struct krec {
     pid_t pid; /* 'p': the owner */
     int pidfd;
     int64_t renewed_ms, tried_ms, deadline_ms;
+    uint64_t seq;
+    struct nf_ranges has;    /* in Redis, when that was last asked */
     struct nf_ranges kernel; /* what was locked when all was in order */
     char token[NF_TOKEN_MAX];
 };

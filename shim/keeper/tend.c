@@ -122,7 +122,12 @@ static void renew(struct kfile *f, struct kept *k)
     char why[200] = "";
     int64_t sent = nf_now_ms();
     int64_t give_up = sent + keeper.redis.timeout_ms;
-    struct nf_renewal r = {.names = f->names, .token = k->token, .fence = k->fence, .identity_len = k->identity_len, .mode = k->mode};
+    struct nf_renewal r = {.names = f->names,
+                           .token = k->token,
+                           .fence = k->fence,
+                           .identity_len = k->identity_len,
+                           .mode = k->mode,
+                           .late = k->deadline_ms <= sent};
     give_up = k->deadline_ms > sent && k->deadline_ms < give_up ? k->deadline_ms : give_up;
     int err = nf_op_renew(&keeper.redis, &keeper.policy, &r, 1, give_up, why, sizeof why);
     k->tried_ms = sent;

@@ -259,7 +259,8 @@ bool nf_record_check_lost(struct nf_record *r)
 void nf_record_sync(struct nf_record *r)
 {
     const struct nf_config *c = nf_config();
-    if (r->dirty && nf_range_sync(c, r->t->names, r->t->token, ++r->seq, &r->held, nf_now_ms() + c->redis.timeout_ms) == 0)
+    if (r->dirty &&
+        nf_range_sync(&c->redis, &c->policy, r->t->names, r->t->token, ++r->seq, &r->held, false, nf_now_ms() + c->redis.timeout_ms) == 0)
         r->dirty = false;
 }
 
@@ -384,6 +385,24 @@ bool nf_record_verify(const struct nf_tenure *t)
     }
     nf_record_file_put(f);
     return gone;
+}
+
+bool nf_record_reclaim(const struct nf_tenure *t)
+{
+    const struct nf_config *c = nf_config();
+    struct nf_record *r;
+    bool done = false;
+    struct nf_record_file *f = nf_record_file_find(t->dev, t->ino);
+    if (!f)
+        return false;
+    pthread_mutex_lock(&f->mu);
+    TAILQ_FOREACH (r, &f->records, link)
+        if (r->t == t)
+            break;
+    done = r && nf_range_sync(&c->redis, &c->policy, t->names, t->token, ++r->seq, &r->held, true, nf_now_ms() + c->redis.timeout_ms) == 0;
+    pthread_mutex_unlock(&f->mu);
+    nf_record_file_put(f);
+    return done;
 }
 
 void nf_record_release_all(void)

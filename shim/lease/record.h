@@ -109,6 +109,9 @@ int nf_record_other_fd(const struct nf_record *r, unsigned first, unsigned last)
 /* end.c asks: is anything left of what stands behind t? Takes a look at the kernel; ends t and returns true if not. */
 bool nf_record_verify(const struct nf_tenure *t);
 
+/* Redis has forgotten what stands behind t, and lets old holders have it first: takes it back. False: it is lost. */
+bool nf_record_reclaim(const struct nf_tenure *t);
+
 /* Releases all that this process owns: the end of the process, without a keeper. */
 void nf_record_release_all(void);
 

@@ -164,7 +164,8 @@ static void renew(const struct nf_config *c, struct nf_tenure **list, size_t n)
                                    .token = list[i]->token,
                                    .fence = list[i]->fence,
                                    .identity_len = list[i]->identity_len,
-                                   .mode = list[i]->mode};
+                                   .mode = list[i]->mode,
+                                   .late = list[i]->deadline_ms <= sent};
         first_deadline = list[i]->deadline_ms < first_deadline ? list[i]->deadline_ms : first_deadline;
     }
     /* An exchange that hangs must not make us miss a deadline. */
@@ -177,6 +178,8 @@ static void renew(const struct nf_config *c, struct nf_tenure **list, size_t n)
         nf_log(NF_LOG_INFO, "Redis answers again; the leases are renewed");
     outage_said = live ? err < 0 : outage_said;
     for (size_t i = 0; i < live; i++) {
+        if (r[i].result == NF_MISSING)
+            r[i].result = nf_record_reclaim(list[i]) ? NF_RECLAIMED : NF_GONE;
         nf_table_lock();
         bool lost = apply(list[i], &r[i], sent, c->policy.ttl_ms);
         nf_table_unlock();

@@ -23,7 +23,7 @@
 #include <string.h>
 
 /* What a try can come to, besides 0 and a negative errno that is final. */
-enum { KERNEL_BUSY = 1, REDIS_BUSY, REDIS_DOWN, AGAIN };
+enum { KERNEL_BUSY = 1, REDIS_BUSY, REDIS_DOWN, GRACE, AGAIN };
 
 void nf_record_absolute(struct flock *fl, uint64_t start, uint64_t end)
 {
@@ -241,6 +241,9 @@ static int redis_take(struct nf_record_call *k, struct nf_record *r, const struc
         return REDIS_BUSY;
     case NF_RANGE_DEADLOCK:
         return -EDEADLK;
+    case NF_RANGE_GRACE:
+        nf_grace_say(k->c, a->a.left_ms);
+        return GRACE;
     case NF_RANGE_REFUSED:
         nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): Redis says: %s", k->f.key, a->a.why);
         return -ENOLCK;
@@ -398,6 +401,8 @@ static int wait_for(struct nf_record_call *k, struct nf_record *r, struct nf_ran
         if (e == KERNEL_BUSY) {
             in_redis = true;
             e = kernel_wait(k, r, &ticket, a);
+        } else if (e == GRACE) {
+            e = nf_grace_pause(k->c, a->a.left_ms, k->mask) < 0 ? -EINTR : AGAIN;
         } else if (e == REDIS_BUSY) {
             e = redis_wait(k, r, &ticket, &a->a, &down_ms);
         }
@@ -440,5 +445,5 @@ int nf_record_lock(struct nf_record_call *k)
     }
     nf_free(a);
     nf_loud(&quiet);
-    return e == KERNEL_BUSY || e == REDIS_BUSY ? -EAGAIN : e == REDIS_DOWN ? -ENOLCK : e;
+    return e == KERNEL_BUSY || e == REDIS_BUSY ? -EAGAIN : e == REDIS_DOWN || e == GRACE ? -ENOLCK : e;
 }
