@@ -8,7 +8,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 PROBE=records
-export WORLD=${WORLD:-}
+export WORLD=${WORLD:-} NF_TTL=3s
 declare -A ACT_HOST
 MAX=9223372036854775807 # the last offset
 
