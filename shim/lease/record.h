@@ -102,6 +102,9 @@ void nf_record_forgotten(struct nf_record *r);
 /* Asks the kernel whether the locks behind r are gone. In doubt, no. */
 bool nf_record_gone(struct nf_record *r);
 
+/* Is this record's description the one behind fd? */
+bool nf_record_same_description(const struct nf_record *r, int fd);
+
 /* Another descriptor of r's description outside first...last; -ENOENT, -errno. */
 int nf_record_other_fd(const struct nf_record *r, unsigned first, unsigned last);
 
