@@ -100,6 +100,9 @@ test_a_parent_that_ends_takes_its_locks_along() {
 		import fcntl, os, sys, time
 		f = open(sys.argv[1], "w")
 		fcntl.lockf(f, fcntl.LOCK_EX)
+		open(sys.argv[2] + "1", "w").close()
+		while not os.path.exists(sys.argv[3] + "1"):
+		    time.sleep(0.02)
 		if os.fork():
 		    os._exit(0)
 		open(sys.argv[2], "w").close()
@@ -107,12 +110,16 @@ test_a_parent_that_ends_takes_its_locks_along() {
 		    time.sleep(0.02)
 	S
 	cast b@2
-	H 1 python3 "$W/daemon.py" "$F" "$W/shared/child" "$W/shared/over"
+	spawn 1 python3 "$W/daemon.py" "$F" "$W/shared/child" "$W/shared/over"; local p=$PID
+	must '[ -e "$W/shared/child1" ]'
+	taken b 0 1
+	touch "$W/shared/over1"
 	must '[ -e "$W/shared/child" ]'
+	wait $p; assertEquals 0 $?
 	gets_free b 0 0 2
 	touch "$W/shared/over"
 	quiet_end
-	rm -f "$W/shared/child" "$W/shared/over"
+	rm -f "$W"/shared/{child,over}{,1}
 }
 
 test_a_childs_unlock_of_a_description_is_everybodys() {
@@ -254,6 +261,9 @@ test_a_zombie_holds_nothing() {
 		if pid == 0:
 		    f = open(sys.argv[1], "w")
 		    fcntl.lockf(f, fcntl.LOCK_EX)
+		    open(sys.argv[2] + "1", "w").close()
+		    while not os.path.exists(sys.argv[3] + "1"):
+		        time.sleep(0.02)
 		    os._exit(0)
 		os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 		open(sys.argv[2], "w").close()
@@ -261,11 +271,14 @@ test_a_zombie_holds_nothing() {
 		    time.sleep(0.02)
 	S
 	spawn 1 python3 "$W/zombie.py" "$F" "$W/shared/zombie" "$W/shared/over"
+	must '[ -e "$W/shared/zombie1" ]'
+	taken b 0 1
+	touch "$W/shared/over1"
 	must '[ -e "$W/shared/zombie" ]'
 	gets_free b 0 0 1
 	touch "$W/shared/over"
 	quiet_end
-	rm -f "$W/shared/over" "$W/shared/zombie"
+	rm -f "$W"/shared/{zombie,over}{,1}
 }
 
 # The process is the owner: it does not matter which of its threads locked, nor whether that one has ended.
