@@ -29,6 +29,12 @@ struct holder {
 /* holders.c: has any other process that description? (The guard does not count.) */
 bool holder_alive(struct holder *h);
 
+/*
+ * Sends sig to every process that has a descriptor of dev:ino whose description holds a lock there: type "FLOCK" or
+ * "OFDLCK". Returns to how many.
+ */
+int holders_signal(uint64_t dev, uint64_t ino, const char *type, int sig);
+
 struct kept {
     TAILQ_ENTRY(kept) link;
     bool ended; /* guarded by the file's mutex: the kernel's lock behind it is gone */
