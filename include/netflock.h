@@ -28,7 +28,7 @@ const char *netflock_version(void);
  * The fencing token of the lock behind fd: a number that is greater than that of everybody who had an excluding lock on the
  * file before, and smaller than that of everybody who will have one. It stays what it was when the lock is lost: to compare
  * it where the work ends up is what it is for. Several processes that work under one lock see one number, but for a shared
- * lock that another process took: then it is the last one that was given out for the file.
+ * lock that another process took: then it is where the file's counter has come meanwhile.
  * flock() and record locks count apart: a store should see tokens of one kind only. With record locks each further range
  * that is taken gives a new, greater token.
  *

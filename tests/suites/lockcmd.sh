@@ -8,7 +8,7 @@ export NF_TTL SHELL=/bin/sh
 L() { bare "$1" "$NETFLOCK" lock "${@:2}"; }                # L HOST WORDS...: netflock lock
 Lspawn() { "$TESTS/host" "$1" "$NETFLOCK" lock "${@:2}" & PID=$!; }
 fence() { bare "$1" "$NETFLOCK" fence "${@:2}"; }           # fence HOST WORDS...
-commands_end() { pkill -KILL -P "$1"; kill -KILL "$1" 2>/dev/null; { wait "$1"; } 2>/dev/null; } # of a lock command, the model's too
+commands_end() { pkill -KILL -P "$1"; kill -KILL "$1" 2>/dev/null; { wait "$1"; } 2>/dev/null; true; } # of a lock command, the model's too
 steal() { R set "lock:$1" stolen px 60000 >/dev/null; }     # as if another host had been let in
 
 # same WORDS...: the model and ours, on one host, end alike and print alike but for their own name; $RC
@@ -72,14 +72,7 @@ test_a_file_that_cannot_be_made_ends_as_with_flock() {
 # The model meets a holder on its own host, ours also one on another.
 test_a_held_lock_ends_as_with_flock() {
 	spawn 1 flock "$F" sleep 61; local p=$PID; wait_held "$F"
-	held_cases; commands_end $p
-	must '[ "$(busy "$F")" = 0 ]'
-	Lspawn 1 "$F" sleep 61; p=$PID; wait_held "$F"
-	held_cases; commands_end $p
-	must '[ "$(busy "$F")" = 0 ]'
-}
-held_cases() {
-	local o want h
+	local o want
 	for o in "-n 1" "--nb 1" "--nonblock 1" "-s -n 1" "-x -n 1" "-nE 9 9" "-n -E 0 0" "-n --conflict-exit-code 42 42" "-w 0.1 1" "-w 0 1" \
 		"--wait 0.1 -E 7 7" "--timeout 0.1 1" "--verbose -n 1" "--verbose -w 0.1 1" "-F -n 1" "-o -n 1"; do
 		want=${o##* }; o=${o% *}
@@ -89,6 +82,10 @@ held_cases() {
 		L 2 $o "$F" echo in >"$W/out" 2>&1; assertEquals "on host 2: $o" "$want" $?
 		assertEquals "$o: the command has not run" "" "$(grep -x in "$W/out" "$W/got" "$W/want")"
 	done
+	commands_end $p
+	must '[ "$(busy "$F")" = 0 ]'
+	Lspawn 1 "$F" sleep 61; p=$PID; wait_held "$F"
+	same -n "$F" true; is 1 "held by netflock lock"
 }
 
 test_time_limit() {
@@ -225,15 +222,15 @@ test_the_command_keeps_the_preload_unless_it_cannot_load_it() {
 trapper() { echo "sleep 61 & echo \$! >$W/shared/child; trap 'touch $W/shared/$1; exit $2' TERM; touch $W/shared/up; wait"; }
 
 test_a_lost_lock_is_told_to_the_command_and_its_children() {
-	local k; for k in auto never always; do
+	local k; for k in NETFLOCK_KEEPER=auto NETFLOCK_KEEPER=never NETFLOCK_KEEPER=always NETFLOCK_LOCAL=off; do
 		rm -f "$W/shared"/*
-		NETFLOCK_KEEPER=$k Lspawn 1 "$F" sh -c "$(trapper told 9)" 2>"$W/err"; local p=$PID
+		spawn_bare 1 $k "$NETFLOCK" lock "$F" sh -c "$(trapper told 9)" 2>"$W/err"; local p=$PID
 		must '[ -e $W/shared/up ]'
 		steal "$F"
-		must '[ -e $W/shared/told ]' 3 "keeper $k: the command is told;"
-		wait $p; assertEquals "keeper $k: its own status" 9 $?
+		must '[ -e $W/shared/told ]' 3 "$k: the command is told;"
+		wait $p; assertEquals "$k: its own status" 9 $?
 		assertContains "$(cat "$W/err")" "the lock on $F was lost"
-		must '! kill -0 "$(cat $W/shared/child)" 2>/dev/null' 2 "keeper $k: the child too;"
+		must '! kill -0 "$(cat $W/shared/child)" 2>/dev/null' 2 "$k: the child too;"
 		R del "lock:$F" >/dev/null
 	done
 }
