@@ -11,8 +11,11 @@
 -- Whoever is told to wait has an empty list: what it finds there later was sent after this answer.
 local key, fence_key, queue, alive = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, mode, ttl, wait = ARGV[1], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local list = 'netflock:{' .. key .. '}:wait:' .. token
 --#include fence.lua
 if mode == 'x' and not (wait > 0 and redis.call('EXISTS', queue) == 1) and redis.call('SET', key, token, 'NX', 'PX', ttl) then
+    -- It may have waited before: an old message must not make it look like one that has not fetched its grant.
+    if wait > 0 then redis.call('DEL', list) end
     return {1, next_fence(fence_key)}
 end
 --#include grant.lua
@@ -35,6 +38,7 @@ end
 local function forget_place()
     redis.call('ZREM', queue, me)
     redis.call('ZREM', alive, me)
+    redis.call('DEL', list)
 end
 
 -- Confirms what a hand-over, or an earlier call whose answer was lost, has given us.
@@ -48,7 +52,6 @@ local function confirmed()
         return nil
     end
     forget_place()
-    redis.call('DEL', wait_list(token))
     return {1, redis.call('GET', fence_key) or next_fence(fence_key)}
 end
 
@@ -61,6 +64,7 @@ local stale = ARGV[6]
 if kind == 'string' then
     if mode == 'x' and ARGV[7] == '1' and ours(redis.call('GET', key)) then
         redis.call('SET', key, token, 'PX', ttl)
+        forget_place()
         return {1, next_fence(fence_key)}
     end
     if redis.call('GET', key) == stale then redis.call('DEL', key) end
@@ -99,7 +103,7 @@ else
     _, young = grant_waiters(fence_key, queue, alive, grant_ms, token)
     done = confirmed()
     if done then return done end
-    redis.call('DEL', wait_list(token))
+    redis.call('DEL', list)
     kind = redis.call('TYPE', key)['ok']
 end
 

@@ -3,7 +3,8 @@
  *     waits where another host has it. Prints "failed N".
  * waiters robbed FILE DATA GO: one thread waits for FILE. When the file GO is there, all sockets of this process are closed
  *     behind everybody's back, and DATA is opened under their numbers. Prints "robbed N", and "locked" when the thread has
- *     the lock; then locks and unlocks FILE once more and prints "again".
+ *     the lock; then locks and unlocks FILE once more and prints
+ *     "again", and "kept" if DATA is still open under all of them.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -79,6 +80,7 @@ static int robbed(const char *file, const char *data, const char *go)
 {
     pthread_t t;
     struct stat st;
+    struct stat stolen;
     int n = 0;
     int fd = get(file);
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -87,6 +89,7 @@ static int robbed(const char *file, const char *data, const char *go)
     while (access(go, F_OK) < 0)
         usleep(10000);
     int other = get(data);
+    check(fstat(other, &stolen));
     for (int s = 3; s < 70000; s++)
         if (fstat(s, &st) == 0 && S_ISSOCK(st.st_mode)) {
             n++;
@@ -98,6 +101,9 @@ static int robbed(const char *file, const char *data, const char *go)
     check(flock(fd, LOCK_EX));
     check(flock(fd, LOCK_UN));
     printf("again\n");
+    for (int s = 3; s < 70000; s++)
+        n -= s != other && fstat(s, &st) == 0 && st.st_dev == stolen.st_dev && st.st_ino == stolen.st_ino;
+    printf(n == 0 ? "kept\n" : "%d are closed\n", n);
     return failed != 0;
 }
 
