@@ -10,37 +10,15 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/sigs.h"
-#include "base/sleep.h"
 #include "lease/keeper.h"
 #include "lease/lease.h"
+#include "lock/outage.h"
 
 #include <bsd/stdlib.h>
 #include <bsd/string.h>
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-static atomic_bool outage_said;
-
-/* One line when Redis goes away, one when it is back: not one for each try. */
-static void note_outage(const struct nf_config *c, const char *why)
-{
-    char name[400];
-    if (atomic_exchange(&outage_said, true))
-        return;
-    nf_redis_name(&c->redis, name, sizeof name);
-    nf_log(NF_LOG_WARN, "Redis at %s gives no usable answer: %s", name, why);
-}
-
-static void note_answer(const struct nf_config *c)
-{
-    char name[400];
-    if (!atomic_load_explicit(&outage_said, memory_order_relaxed) || !atomic_exchange(&outage_said, false))
-        return;
-    nf_redis_name(&c->redis, name, sizeof name);
-    nf_log(NF_LOG_WARN, "Redis at %s answers again", name);
-}
 
 /*
  * A waiter keeps its place by asking again within this time. The first time is shorter: where locks change hands fast, the
@@ -68,14 +46,6 @@ static int patience_ms(const struct nf_answer *a, int sleep_ms, int *foreign_ms)
     if (a->before_me >= 0 && (a->before_me < 3 || a->left_ms <= 200) && a->left_ms >= 0 && a->left_ms < poll_ms)
         return (int)a->left_ms + 2 + jitter + 25 * (int)(a->before_me < 4 ? a->before_me : 4);
     return poll_ms + 10 * jitter;
-}
-
-/* Not there: pause, longer each time. -EINTR as nf_sleep(). */
-static int back_off(int *ms, const sigset_t *mask)
-{
-    int pause = *ms / 2 + (int)arc4random_uniform((uint32_t)*ms);
-    *ms = *ms * 2 < 2000 ? *ms * 2 : 2000;
-    return nf_sleep(pause, mask);
 }
 
 /* Withdraws the token, if need be in the background. `quick`: Redis has just answered, so it will again. */
@@ -141,12 +111,12 @@ static int refused(const struct asking *k)
 /* No usable answer. */
 static int down(struct asking *k)
 {
-    note_outage(k->c, k->a.why);
+    nf_outage_began(k->c, k->a.why);
     if (k->c->policy.on_outage == NF_OUTAGE_LOCAL)
         return LOCAL_ONLY;
     if (k->nonblock || k->c->policy.on_outage == NF_OUTAGE_ERROR)
         return -ENOLCK;
-    int r = back_off(&k->down_ms, k->mask);
+    int r = nf_back_off(&k->down_ms, k->mask);
     return r < 0 ? r : AGAIN;
 }
 
@@ -175,7 +145,7 @@ static bool accept(struct asking *k)
 
 static int busy(struct asking *k)
 {
-    note_answer(k->c);
+    nf_outage_over(k->c);
     k->down_ms = 20;
     k->reached = true;
     if (!have_kernel_lock(k))
@@ -216,7 +186,7 @@ static int ask(struct asking *k)
         k->reached = k->reached || k->a.reached;
         switch (k->a.outcome) {
         case NF_GRANTED:
-            note_answer(k->c);
+            nf_outage_over(k->c);
             k->reached = true;
             k->renewed_ms = k->a.sent_ms;
             k->deadline_ms = nf_lease_deadline(k->a.sent_ms, k->c->policy.ttl_ms);
@@ -225,6 +195,11 @@ static int ask(struct asking *k)
         case NF_BUSY:
             waited = true;
             r = busy(k);
+            break;
+        case NF_GRACE:
+            nf_outage_over(k->c);
+            nf_grace_say(k->c, k->a.left_ms);
+            r = k->nonblock ? -ENOLCK : nf_grace_pause(k->c, k->a.left_ms, k->mask) < 0 ? -EINTR : have_kernel_lock(k) ? AGAIN : UNLOCKED;
             break;
         case NF_DOWN:
             r = down(k);
