@@ -91,7 +91,7 @@ static int adopt(struct asking *k)
 
 static int refused(const struct asking *k)
 {
-    nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): Redis says: %s", k->f->key, k->a.why);
+    nf_refused(k->f->key, k->a.why);
     return -ENOLCK;
 }
 
@@ -144,6 +144,7 @@ static int ask(struct asking *k)
         switch (k->a.outcome) {
         case NF_GRANTED:
             nf_outage_over(k->c);
+            nf_granted(k->f->key);
             k->reached = true;
             r = waited && !have_kernel_lock(k) ? UNLOCKED : 0;
             break;

@@ -349,7 +349,7 @@ static int redis_take(struct nf_record_call *k, struct nf_record *r, const struc
         nf_grace_say(k->c, a->a.left_ms);
         return GRACE;
     case NF_RANGE_REFUSED:
-        nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): Redis says: %s", k->f.key, a->a.why);
+        nf_refused(k->f.key, a->a.why);
         return -ENOLCK;
     default:
         return REDIS_DOWN;
@@ -407,6 +407,7 @@ static int try_with(struct nf_record_call *k, struct nf_record *r, const struct 
     e = redis_take(k, r, ticket, a);
     if (e == 0) {
         nf_outage_over(k->c);
+        nf_granted(k->f.key);
         return enter(k, r, a);
     }
     if (e == REDIS_DOWN) {
@@ -488,7 +489,7 @@ static int redis_wait(const struct nf_record_call *k, const struct nf_record *r,
     if (e == 0 || e == -EINTR)
         return e == 0 ? AGAIN : e;
     if (e == -EACCES) {
-        nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): Redis says: %s", k->f.key, a->why);
+        nf_refused(k->f.key, a->why);
         return -ENOLCK;
     }
     return REDIS_DOWN;
