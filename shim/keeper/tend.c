@@ -116,8 +116,13 @@ static void lost(struct kfile *f, struct kept *k, const char *holder)
         told, k->token);
 }
 
+/* A process that converts its lock, and so replaces the token, tells us when Redis has done so: it may be about to. */
+#define DOUBT_MS 300
+
 static int64_t due_ms(const struct kept *k)
 {
+    if (k->gone_ms > 0)
+        return k->gone_ms + DOUBT_MS;
     int ttl = keeper.policy.ttl_ms;
     int64_t due = k->renewed_ms + ttl / 3;
     int64_t retry = nf_lease_retry(k->tried_ms, k->deadline_ms, ttl);
@@ -145,10 +150,13 @@ static void renew(struct kfile *f, struct kept *k)
     if (r.result == NF_RENEWED || r.result == NF_RECLAIMED) {
         k->renewed_ms = sent;
         k->deadline_ms = nf_lease_deadline(sent, keeper.policy.ttl_ms);
+        k->gone_ms = 0;
     } else if (r.result == NF_GONE && has_ended(f, k)) {
         return; /* released by somebody who knew the token, and the lock is gone */
     } else if (r.result == NF_GONE && k->identity_len > 0 && strncmp(r.holder, k->token, (size_t)k->identity_len) == 0) {
         kept_drop(f, k); /* another process of this host took over unseen: nobody else was let in */
+    } else if (r.result == NF_GONE && k->gone_ms == 0) {
+        k->gone_ms = sent;
     } else if (r.result == NF_GONE) {
         /* Perhaps its end has not reached us yet: the sharer that unlocked it released it in Redis as well. */
         if (!kfile_look(f))

@@ -70,7 +70,8 @@ struct asking {
     bool nonblock;
     const sigset_t *mask;
     struct nf_answer a;
-    bool reached; /* a request may have left something in Redis */
+    const char *replaces; /* the token of a keeper's that is converted; "" none */
+    bool reached;         /* a request may have left something in Redis */
     int down_ms, foreign_ms;
     int64_t renewed_ms, deadline_ms; /* of the lease that was granted (struct nf_tenure) */
     char token[NF_TOKEN_MAX];
@@ -103,7 +104,7 @@ static int adopt(struct asking *k)
 
 static int refused(const struct asking *k)
 {
-    nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): Redis says: %s", k->f->key, k->a.why);
+    nf_refused(k->f->key, k->a.why);
     return -ENOLCK;
 }
 
@@ -149,6 +150,11 @@ static int busy(struct asking *k)
     k->reached = true;
     if (!have_kernel_lock(k))
         return UNLOCKED;
+    if (k->replaces[0]) {
+        /* What is converted has ended now, and another host may have the file: its keeper is not to call that a loss. */
+        (void)nf_keeper_ended(k->f->lock_dev, k->f->lock_ino, k->f->key, k->f->key_len, k->replaces);
+        k->replaces = "";
+    }
     if (k->q.identity_len > 0 && strncmp(k->a.holder, k->token, (size_t)k->q.identity_len) == 0)
         return adopt(k);
     k->q.adopt = "";
@@ -181,6 +187,7 @@ static int ask(struct asking *k)
         switch (k->a.outcome) {
         case NF_GRANTED:
             nf_outage_over(k->c);
+            nf_granted(k->f->key);
             k->reached = true;
             k->renewed_ms = k->a.sent_ms;
             k->deadline_ms = nf_lease_deadline(k->a.sent_ms, k->c->policy.ttl_ms);
@@ -256,6 +263,7 @@ int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, enum n
                               .mode = mode,
                               .wait = !nonblock,
                               .sleep_ms = FIRST_SLEEP_MS};
+    k.replaces = before == NF_BEFORE_KEPT ? replaces : "";
     int r = ask(&k);
     if (r != 0) {
         nf_free(names);

@@ -12,11 +12,14 @@
 -- Whoever is told to wait has an empty list: what it finds there later was sent after this answer.
 local key, fence_key, queue, alive = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, mode, ttl, wait = ARGV[1], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local list = 'netflock:{' .. key .. '}:wait:' .. token
 --#include fence.lua
 --#include run.lua
 local grace_ms = grace(key, ARGV[8], ARGV[9], tonumber(ttl), false)
 if grace_ms == 0 and mode == 'x' and not (wait > 0 and redis.call('EXISTS', queue) == 1) and
     redis.call('SET', key, token, 'NX', 'PX', ttl) then
+    -- It may have waited before: an old message must not make it look like one that has not fetched its grant.
+    if wait > 0 then redis.call('DEL', list) end
     return {1, next_fence(fence_key)}
 end
 --#include grant.lua
@@ -39,6 +42,7 @@ end
 local function forget_place()
     redis.call('ZREM', queue, me)
     redis.call('ZREM', alive, me)
+    redis.call('DEL', list)
 end
 
 -- Confirms what a hand-over, or an earlier call whose answer was lost, has given us.
@@ -52,7 +56,6 @@ local function confirmed()
         return nil
     end
     forget_place()
-    redis.call('DEL', wait_list(token))
     return {1, redis.call('GET', fence_key) or next_fence(fence_key)}
 end
 
@@ -68,6 +71,7 @@ if grace_ms > 0 and not refused then return {-1, grace_ms} end
 if kind == 'string' then
     if mode == 'x' and ARGV[7] == '1' and ours(redis.call('GET', key)) then
         redis.call('SET', key, token, 'PX', ttl)
+        forget_place()
         return {1, next_fence(fence_key)}
     end
     if redis.call('GET', key) == stale then redis.call('DEL', key) end
@@ -106,7 +110,7 @@ else
     _, young = grant_waiters(fence_key, queue, alive, grant_ms, token)
     done = confirmed()
     if done then return done end
-    redis.call('DEL', wait_list(token))
+    redis.call('DEL', list)
     kind = redis.call('TYPE', key)['ok']
 end
 
