@@ -23,8 +23,8 @@ LOCK := $(wildcard shim/lock/*.c)
 EXPORT := $(wildcard shim/export/*.c)
 KEEPER := $(wildcard shim/keeper/*.c)
 CLI := $(wildcard shim/cli/*.c)
-LUA := $(addprefix shim/redis/,acquire.lua release.lua renew.lua range_set.lua range_test.lua range_sync.lua range_renew.lua \
-	range_list.lua)
+LUA := $(addprefix shim/redis/,acquire.lua release.lua renew.lua look.lua range_set.lua range_test.lua range_sync.lua \
+	range_renew.lua range_list.lua)
 
 SHIM_SRC := $(BASE) $(REDIS) $(LEASE) $(LOCK) $(EXPORT)
 KEEPER_SRC := $(BASE) $(REDIS) shim/lease/proto.c $(KEEPER)
@@ -44,7 +44,7 @@ help:
 	@echo "make            build libnetflock.so, netflock-keeper and netflock in $(BUILD)/"
 	@echo "make demo       install what is missing, build, and show two hosts on one lock"
 	@echo "make test       install what is missing, build, and run every test (also under sanitizers)"
-	@echo "make soak       two minutes of everything at random on three hosts, and a checker"
+	@echo "make soak       four minutes of everything at random on three hosts, and a checker [SEED=n STEPS=n]"
 	@echo "make bench      print the benchmark's table"
 	@echo "make lint       clang-format, cppcheck, clang-tidy"
 	@echo "make install    install below DESTDIR and PREFIX (default /usr/local); make uninstall undoes it"
@@ -74,6 +74,7 @@ soak: packages
 	@$(MAKE) --no-print-directory all
 	@$(MAKE) --no-print-directory -C tests BUILD=$(abspath $(BUILD))
 	@/usr/bin/python3 tests/soak/soak.py --seconds 120 $(if $(SEED),--seed $(SEED)) --build $(abspath $(BUILD))
+	@/usr/bin/python3 tests/model/model.py --steps $(or $(STEPS),10000) $(if $(SEED),--seed $(SEED)) --build $(abspath $(BUILD))
 
 lint: packages-lint
 	@sh tests/lint

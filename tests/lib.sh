@@ -118,10 +118,11 @@ held() { [ "$(R exists "$(key_of "$1")")" = 1 ]; }
 wait_held() { wait_until "held '$1'" "${2:-5}" || fail "nobody took $1"; }
 wait_free() { wait_until "! held '$1'" "${2:-5}" || fail "$1 is still held: $(R get "$(key_of "$1")" 2>&1)"; }
 
-# What must not be left when nobody holds or waits. Fence counters stay for a day, on purpose.
+# What must not be left when nobody holds or waits. Fence counters, and the server's run id beside them, stay for a day, on
+# purpose.
 leftover_keys() { # names may contain line breaks, so the server looks through them
 	R eval 'local r = {}
-		for _, k in ipairs(redis.call("KEYS", "*")) do if k:sub(-6) ~= ":fence" then r[#r + 1] = k end end
+		for _, k in ipairs(redis.call("KEYS", "*")) do if not k:match(":r?fence$") and not k:match(":run$") then r[#r + 1] = k end end
 		return r' 0 | grep -av '^$'
 }
 assertNoKeys() { wait_until '[ -z "$(leftover_keys)" ]' 2 || fail "keys left: $(leftover_keys)"; }
@@ -151,12 +152,12 @@ kill_strays() {
 
 declare -A ACT_IN ACT_OUT ACT_PID
 
-actor() { # actor NAME HOST [VAR=VALUE...]: see probes/actor.c for what it can be asked
+actor() { # actor NAME HOST [VAR=VALUE...]: see probes/$PROBE.c (default actor) for what it can be asked
 	local name=$1 in out; shift
 	rm -f "$W/$name.in" "$W/$name.out"
 	mkfifo "$W/$name.in" "$W/$name.out"
 	exec {in}<>"$W/$name.in" {out}<>"$W/$name.out"
-	"$TESTS/host" -s "$@" "$PROBES/actor" <"$W/$name.in" >"$W/$name.out" {in}<&- {out}<&- &
+	"$TESTS/host" -s "$@" "$PROBES/${PROBE:-actor}" <"$W/$name.in" >"$W/$name.out" {in}<&- {out}<&- &
 	ACT_PID[$name]=$! ACT_IN[$name]=$in ACT_OUT[$name]=$out
 	[ "$(reply "$name")" = READY ] || fail "actor $name does not start"
 }

@@ -16,6 +16,8 @@
 
 enum nf_on_outage { NF_OUTAGE_BLOCK, NF_OUTAGE_ERROR, NF_OUTAGE_LOCAL };
 enum nf_keeper_mode { NF_KEEPER_AUTO, NF_KEEPER_ALWAYS, NF_KEEPER_NEVER };
+/* What happens after Redis was restarted or has lost data: see run.lua. */
+enum nf_grace { NF_GRACE_OFF, NF_GRACE_AUTO, NF_GRACE_ALWAYS };
 enum nf_local_mode { NF_LOCAL_AUTO, NF_LOCAL_REQUIRE, NF_LOCAL_OFF, NF_LOCAL_DIR };
 
 struct nf_prefix {

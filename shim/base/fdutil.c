@@ -69,6 +69,42 @@ int nf_fd_lock_mode(int fd, ino_t ino, bool ofd)
     return 0;
 }
 
+int nf_fd_ranges(const char *path, ino_t ino, const char *type, pid_t pid, struct nf_ranges *out)
+{
+    char buf[4096];
+    size_t have = 0;
+    ssize_t r;
+    int err = 0;
+    int fd = nf_sys.open(path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return fd;
+    while (err == 0 && (r = nf_sys.read(fd, buf + have, sizeof buf - 1 - have)) > 0) {
+        have += (size_t)r;
+        buf[have] = 0;
+        char *line = buf;
+        for (char *nl; err == 0 && (nl = strchr(line, '\n')); line = nl + 1) {
+            unsigned long found;
+            unsigned long long first;
+            char kind[8];
+            char mode[8];
+            char last[24];
+            int owner;
+            *nl = 0;
+            const char *at = strncmp(line, "lock:", 5) == 0 ? line + 5 : line;
+            if (sscanf(at, "%*d: %7s %*s %7s %d %*x:%*x:%lu %llu %23s", kind, mode, &owner, &found, &first, last) != 6 || found != ino ||
+                owner != pid || strcmp(kind, type) != 0)
+                continue;
+            if ((err = nf_ranges_reserve(out)) == 0)
+                nf_ranges_set(out, first, strcmp(last, "EOF") == 0 ? NF_RANGE_END : strtoull(last, NULL, 10) + 1,
+                              mode[0] == 'W' ? 'x' : 's');
+        }
+        have = strlen(line);
+        memmove(buf, line, have);
+    }
+    (void)nf_sys.close(fd);
+    return err;
+}
+
 int nf_fd_number(const char *name)
 {
     return name[0] < '0' || name[0] > '9' ? -1 : atoi(name);

@@ -4,6 +4,8 @@
 #ifndef NF_BASE_FDUTIL_H
 #define NF_BASE_FDUTIL_H
 
+#include "base/ranges.h"
+
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -18,6 +20,12 @@ ssize_t nf_fd_name(int fd, char *buf, size_t size);
  * -errno when it cannot be told (no /proc, no descriptor left).
  */
 int nf_fd_lock_mode(int fd, ino_t ino, bool ofd);
+
+/*
+ * The byte ranges that path, /proc/locks or a description's /proc/self/fdinfo/N, tells of: those of this type ("POSIX", "OFDLCK")
+ * and process (-1: of descriptions) on inode ino. Adds them to *out. 0, -errno.
+ */
+int nf_fd_ranges(const char *path, ino_t ino, const char *type, pid_t pid, struct nf_ranges *out);
 
 /*
  * The first descriptor of this process that refers to the file dev:ino, is not to be skipped (asked first, must be

@@ -36,7 +36,8 @@ int nf_klock_ranges(int fd, int cmd, char kind, struct nf_ranges *out)
         if (r == 0 && fl.l_type != F_UNLCK) {
             start = (uint64_t)fl.l_start;
             end = fl.l_len ? start + (uint64_t)fl.l_len : NF_RANGE_END;
-            bool wanted = kind == 'o' ? fl.l_pid == -1 : fl.l_pid >= 0;
+            /* A shared one of the other kind may hide one of those asked for. */
+            bool wanted = (kind == 'o' ? fl.l_pid == -1 : fl.l_pid >= 0) || fl.l_type == F_RDLCK;
             if (wanted && (r = nf_ranges_reserve(out)) == 0)
                 nf_ranges_set(out, start, end, 'x');
         }

@@ -15,7 +15,8 @@ int nf_klock(int fd, int op, bool ofd);
 /*
  * Which bytes of fd's file are under a record lock of some process ('p') or open file description ('o') of this machine?
  * Asked with F_GETLK or F_OFD_GETLK (cmd), as an owner that is not the one in question; of several locks on one byte the
- * kernel tells of one. Adds them to *out as exclusive. 0, -ENOMEM, -errno.
+ * kernel tells of one. In doubt a byte counts: then others keep this machine's shared lock on it anyway. Adds them to *out as
+ * exclusive. 0, -ENOMEM, -errno.
  */
 int nf_klock_ranges(int fd, int cmd, char kind, struct nf_ranges *out);
 

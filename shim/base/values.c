@@ -166,6 +166,13 @@ static int set_on_outage(struct nf_config *c, const char *v)
     return i < 0 ? i : 0;
 }
 
+static int set_grace(struct nf_config *c, const char *v)
+{
+    int i = one_of(v, (const char *const[]){"off", "auto", "always", NULL});
+    c->redis.grace = i < 0 ? c->redis.grace : i;
+    return i < 0 ? i : 0;
+}
+
 static int set_on_lost(struct nf_config *c, const char *v)
 {
     int sig = strcmp(v, "log") == 0 ? 0 : nf_parse_signal(v);
@@ -248,6 +255,7 @@ static const struct var {
     {"ttl", set_ttl, "a duration from 100ms to 24h, such as 30s or 500ms"},
     {"connect_timeout", set_timeout, "a duration from 10ms to 5m, such as 2s or 500ms"},
     {"on_outage", set_on_outage, "block, error or local"},
+    {"grace", set_grace, "auto, always or off"},
     {"on_lost", set_on_lost, "log, or a signal such as term, kill or USR1"},
     {"keeper", set_keeper, "auto, always or never"},
     {"local", set_local, "auto, require, off or the absolute path of a folder of this host"},

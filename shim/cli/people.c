@@ -11,36 +11,74 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_error(const redisReply *r)
+bool answer_is_error(const redisReply *r)
 {
     return r->type == REDIS_REPLY_ERROR;
 }
 
-static size_t pairs(const redisReply *set)
+static size_t n_pairs(const redisReply *array)
 {
-    return set && set->type == REDIS_REPLY_ARRAY ? (size_t)set->elements / 2 : 0;
+    return array && array->type == REDIS_REPLY_ARRAY ? (size_t)array->elements / 2 : 0;
 }
 
-/* The i-th member and score of a ZRANGE ... WITHSCORES; false if they are not what they should be. */
-static bool pair(const redisReply *set, size_t i, const redisReply **member, double *score)
+/* The i-th pair; false if it is none of strings. */
+static bool pair(const redisReply *array, size_t i, struct pair *out)
 {
-    const redisReply *text = set->element[2 * i + 1];
-    *member = set->element[2 * i];
-    if ((*member)->type != REDIS_REPLY_STRING || text->type != REDIS_REPLY_STRING)
-        return false;
-    *score = strtod(text->str, NULL);
-    return true;
+    *out = (struct pair){array->element[2 * i], array->element[2 * i + 1]};
+    return out->key->type == REDIS_REPLY_STRING && out->value->type == REDIS_REPLY_STRING;
 }
 
-/* A score as a whole number; what no clock can mean becomes `otherwise`. */
-static int64_t whole(double score, int64_t otherwise)
+static int compare(const char *a, size_t a_len, const char *b, size_t b_len)
 {
-    return score > -9e15 && score < 9e15 ? (int64_t)score : otherwise;
+    int r = memcmp(a, b, a_len < b_len ? a_len : b_len);
+    return r ? r : (a_len > b_len) - (a_len < b_len);
 }
 
-/* Takes a token apart. `ours` stays false for what another client has written. */
-static void set_token(struct who *w, const char *s, size_t len, char mode)
+static int by_pair_key(const void *left, const void *right)
 {
+    const redisReply *a = ((const struct pair *)left)->key;
+    const redisReply *b = ((const struct pair *)right)->key;
+    return compare(a->str, (size_t)a->len, b->str, (size_t)b->len);
+}
+
+struct pairs pairs_read(const redisReply *array)
+{
+    size_t all = n_pairs(array);
+    struct pairs p = {.v = need(calloc(all + 1, sizeof *p.v))};
+    for (size_t i = 0; i < all; i++)
+        p.n += pair(array, i, &p.v[p.n]);
+    qsort(p.v, p.n, sizeof *p.v, by_pair_key);
+    return p;
+}
+
+const redisReply *pairs_find(const struct pairs *p, const char *key, size_t len)
+{
+    size_t from = 0;
+    size_t to = p->n;
+    while (from < to) {
+        size_t middle = from + (to - from) / 2;
+        const redisReply *other = p->v[middle].key;
+        int r = compare(key, len, other->str, (size_t)other->len);
+        if (r == 0)
+            return p->v[middle].value;
+        if (r < 0)
+            to = middle;
+        else
+            from = middle + 1;
+    }
+    return NULL;
+}
+
+int64_t whole_score(const redisReply *score, int64_t otherwise)
+{
+    double n = strtod(score->str, NULL);
+    return n > -9e15 && n < 9e15 ? (int64_t)n : otherwise;
+}
+
+/* `ours` stays false for what another client has written. */
+void who_set_token(struct who *w, const char *s, size_t len, char mode)
+{
+    len = len < NF_TOKEN_MAX ? len : NF_TOKEN_MAX;
     w->token = need(malloc(len + 1));
     memcpy(w->token, s, len);
     w->token[len] = 0;
@@ -50,7 +88,7 @@ static void set_token(struct who *w, const char *s, size_t len, char mode)
     w->age_ms = w->since_ms = w->left_ms = MS_UNKNOWN;
 }
 
-static void set_since(struct who *w, int64_t since_ms, int64_t now_us)
+void who_set_since(struct who *w, int64_t since_ms, int64_t now_us)
 {
     if (since_ms <= 0 || since_ms > 9000000000000000)
         return;
@@ -75,116 +113,100 @@ static uint64_t read_fence(const redisReply *r)
  */
 static void fill_exclusive(struct lock *l, const struct answers *a, int64_t now_us)
 {
-    int64_t left = a->pttl->type == REDIS_REPLY_INTEGER ? a->pttl->integer : -1;
+    int64_t left = a->to[Q_PTTL]->type == REDIS_REPLY_INTEGER ? a->to[Q_PTTL]->integer : -1;
     if (left == -2)
         return; /* it ended between two of our questions */
     l->holders = need(calloc(1, sizeof *l->holders));
     l->n_holders = 1;
     struct who *w = l->holders;
-    set_token(w, a->string->str, (size_t)a->string->len, 'x');
+    who_set_token(w, a->to[Q_STRING]->str, (size_t)a->to[Q_STRING]->len, 'x');
     w->left_ms = left < 0 ? MS_FOREVER : left;
     if (!w->ours)
         return;
-    w->fence = read_fence(a->fence);
+    w->fence = read_fence(a->to[Q_FENCE]);
     if (w->fence)
-        set_since(w, (int64_t)(w->fence / 1000), now_us);
+        who_set_since(w, (int64_t)(w->fence / 1000), now_us);
     else
-        set_since(w, w->info.start_ms, now_us);
+        who_set_since(w, w->info.start_ms, now_us);
 }
 
 /* Shared holders. A lease that has run out does not count any more, though nobody may have removed it yet. */
 static void fill_shared(struct lock *l, const redisReply *set, int64_t now_us)
 {
-    size_t n = pairs(set);
+    size_t n = n_pairs(set);
     l->truncated |= n == PEOPLE_MAX;
     l->holders = need(calloc(n + 1, sizeof *l->holders));
     for (size_t i = 0; i < n; i++) {
-        const redisReply *member;
-        double score;
-        if (!pair(set, i, &member, &score) || score * 1000 <= (double)now_us)
+        struct pair p;
+        if (!pair(set, i, &p) || strtod(p.value->str, NULL) * 1000 <= (double)now_us)
             continue;
         struct who *w = &l->holders[l->n_holders++];
-        set_token(w, member->str, (size_t)member->len, 's');
-        int64_t until = whole(score, MS_FOREVER);
+        who_set_token(w, p.key->str, (size_t)p.key->len, 's');
+        int64_t until = whole_score(p.value, MS_FOREVER);
         w->left_ms = until == MS_FOREVER ? MS_FOREVER : until - now_us / 1000;
         if (w->ours)
-            set_since(w, w->info.start_ms, now_us);
+            who_set_since(w, w->info.start_ms, now_us);
     }
 }
 
-/* Until when a waiter counts as alive. */
-struct alive {
-    const redisReply *member;
-    double until_ms;
-};
-
-static int by_member(const void *left, const void *right)
-{
-    const redisReply *a = ((const struct alive *)left)->member;
-    const redisReply *b = ((const struct alive *)right)->member;
-    size_t len = (size_t)(a->len < b->len ? a->len : b->len);
-    int r = memcmp(a->str, b->str, len);
-    return r ? r : (a->len > b->len) - (a->len < b->len);
-}
-
-static struct alive *sort_alive(const redisReply *set, size_t *n)
-{
-    size_t all = pairs(set);
-    struct alive *sorted = need(calloc(all + 1, sizeof *sorted));
-    *n = 0;
-    for (size_t i = 0; i < all; i++)
-        *n += pair(set, i, &sorted[*n].member, &sorted[*n].until_ms);
-    qsort(sorted, *n, sizeof *sorted, by_member);
-    return sorted;
-}
-
 /* How long the waiter's place is kept; one that has let that pass is skipped when its turn comes (grant.lua). */
-static void set_alive(struct who *w, const redisReply *member, const struct alive *alive, size_t n, int64_t now_us)
+static void set_alive(struct who *w, const redisReply *until_ms, int64_t now_us)
 {
-    const struct alive wanted = {.member = member};
-    const struct alive *found = bsearch(&wanted, alive, n, sizeof *alive, by_member);
-    int64_t left = found ? whole(found->until_ms, 0) - now_us / 1000 : -1;
+    int64_t left = until_ms ? whole_score(until_ms, 0) - now_us / 1000 : -1;
     w->dead = left < 0;
     w->left_ms = w->dead ? 0 : left;
 }
 
-/* A member of the queue is "x:" or "s:" and the waiter's token; its score is when it came, in microseconds. */
-static void fill_waiters(struct lock *l, const struct answers *a, int64_t now_us)
+/* A member's score is when it came, in microseconds. */
+struct who *people_waiting(const redisReply *queue, const redisReply *alive, int64_t now_us,
+                           void (*take_member)(struct who *w, const char *s, size_t len), size_t *n, bool *truncated)
 {
-    size_t n = pairs(a->queue);
-    size_t n_alive;
-    struct alive *alive = sort_alive(a->alive, &n_alive);
-    bool alive_known = !is_error(a->alive) && n_alive < PEOPLE_MAX;
-    l->truncated |= n == PEOPLE_MAX;
-    l->waiters = need(calloc(n + 1, sizeof *l->waiters));
-    for (size_t i = 0; i < n; i++) {
-        const redisReply *member;
-        double score;
-        if (!pair(a->queue, i, &member, &score))
+    size_t all = n_pairs(queue);
+    struct pairs until = pairs_read(alive);
+    bool alive_known = !answer_is_error(alive) && until.n < PEOPLE_MAX;
+    struct who *waiters = need(calloc(all + 1, sizeof *waiters));
+    *truncated |= all == PEOPLE_MAX;
+    *n = 0;
+    for (size_t i = 0; i < all; i++) {
+        struct pair p;
+        if (!pair(queue, i, &p))
             continue;
-        struct who *w = &l->waiters[l->n_waiters++];
-        size_t skip = member->len >= 2 && (member->str[0] == 'x' || member->str[0] == 's') && member->str[1] == ':' ? 2 : 0;
-        set_token(w, member->str + skip, (size_t)member->len - skip, skip ? member->str[0] : 0);
-        set_since(w, whole(score, 0) / 1000, now_us);
+        struct who *w = &waiters[(*n)++];
+        take_member(w, p.key->str, (size_t)p.key->len);
+        who_set_since(w, whole_score(p.value, 0) / 1000, now_us);
         if (alive_known)
-            set_alive(w, member, alive, n_alive, now_us);
+            set_alive(w, pairs_find(&until, p.key->str, (size_t)p.key->len), now_us);
     }
-    free(alive);
+    free(until.v);
+    return waiters;
+}
+
+/* A member of the queue is "x:" or "s:" and the waiter's token. */
+static void take_waiter(struct who *w, const char *s, size_t len)
+{
+    size_t skip = len >= 2 && (s[0] == 'x' || s[0] == 's') && s[1] == ':' ? 2 : 0;
+    who_set_token(w, s + skip, len - skip, skip ? s[0] : 0);
+}
+
+static void fill_holders(struct lock *l, const struct answers *a, int64_t now_us)
+{
+    bool set = !answer_is_error(a->to[Q_SET]);
+    bool string = !answer_is_error(a->to[Q_STRING]);
+    /* Neither says WRONGTYPE only for a key that is not there: both gave an empty answer then. */
+    if (string && !set && a->to[Q_STRING]->type == REDIS_REPLY_STRING)
+        fill_exclusive(l, a, now_us);
+    else if (set && !string)
+        fill_shared(l, a->to[Q_SET], now_us);
+    else if (!set)
+        l->problem = "the key holds neither a string nor a sorted set: no lock";
 }
 
 void people_fill(struct lock *l, const struct answers *a, int64_t now_us)
 {
-    bool set = !is_error(a->set);
-    bool string = !is_error(a->string);
-    /* Neither says WRONGTYPE only for a key that is not there: both gave an empty answer then. */
-    if (string && !set && a->string->type == REDIS_REPLY_STRING)
-        fill_exclusive(l, a, now_us);
-    else if (set && !string)
-        fill_shared(l, a->set, now_us);
-    else if (!set)
-        l->problem = "the key holds neither a string nor a sorted set: no lock";
-    if (a->queue && is_error(a->queue))
+    if (a->to[Q_SET])
+        fill_holders(l, a, now_us);
+    if (a->to[Q_QUEUE] && answer_is_error(a->to[Q_QUEUE]))
         l->problem = "its queue is no sorted set";
-    else if (a->queue)
-        fill_waiters(l, a, now_us);
+    else if (a->to[Q_QUEUE])
+        l->waiters = people_waiting(a->to[Q_QUEUE], a->to[Q_ALIVE], now_us, take_waiter, &l->n_waiters, &l->truncated);
 }

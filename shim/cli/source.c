@@ -11,10 +11,8 @@
 #include "cli/people.h"
 #include "cli/view.h"
 
-#include "base/alloc.h"
 #include "base/clock.h"
 #include "redis/conn.h"
-#include "redis/ops.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -24,7 +22,10 @@
 #define SCAN_COUNT "1000"
 #define BATCH 128
 #define ANSWER_BYTES_MAX (16 * 1024 * 1024)
-#define PER_KEY 6 /* commands */
+#define LEAD "netflock:{" /* the names of all keys about a lock but the lock's own: LEAD, that one, and one of these: */
+#define QUEUE "}:queue"
+#define RANGES "}:ranges"
+#define RQUEUE "}:rqueue"
 
 struct source {
     const struct nf_redis_opts *opts;
@@ -99,11 +100,10 @@ static bool refused(const redisReply *r, char *why, size_t why_size)
     return true;
 }
 
-/* One of the two scans that run side by side: keys that are locks, and keys that are queues. */
+/* One of the scans that run side by side, for one kind of key each. */
 struct scan {
-    const char *pattern;
-    size_t before, after; /* bytes around the lock's key in what is found */
-    bool queue;
+    const char *pattern, *lead, *end;
+    unsigned ask; /* what there is then to be asked */
     bool done;
     char cursor[24];
 };
@@ -116,25 +116,30 @@ static int take_scan(struct scan *scan, const redisReply *r, struct view *v)
     memcpy(scan->cursor, r->element[0]->str, (size_t)r->element[0]->len + 1);
     scan->done = strcmp(scan->cursor, "0") == 0;
     const redisReply *found = r->element[1];
+    size_t before = strlen(scan->lead);
+    size_t around = before + strlen(scan->end);
     for (size_t i = 0; i < (size_t)found->elements; i++) {
         const redisReply *key = found->element[i];
-        if (key->type == REDIS_REPLY_STRING && (size_t)key->len >= scan->before + scan->after)
-            view_add(v, key->str + scan->before, (size_t)key->len - scan->before - scan->after, scan->queue);
+        if (key->type == REDIS_REPLY_STRING && (size_t)key->len >= around)
+            view_add(v, key->str + before, (size_t)key->len - around, scan->ask);
     }
     return 0;
 }
 
 int source_scan(struct source *s, struct view *v, char *why, size_t why_size)
 {
-    struct scan scans[] = {{.pattern = "lock:*", .cursor = "0"},
-                           {.pattern = "netflock:{lock:*}:queue", .before = 10, .after = 7, .queue = true, .cursor = "0"}};
+    struct scan scans[] = {{"lock:*", "", "", ASK_LOCK, false, "0"},
+                           {LEAD "lock:*" QUEUE, LEAD, QUEUE, ASK_LOCK | ASK_QUEUE, false, "0"},
+                           {LEAD "lock:*" RANGES, LEAD, RANGES, ASK_RANGES, false, "0"},
+                           {LEAD "lock:*" RQUEUE, LEAD, RQUEUE, ASK_RANGES | ASK_RQUEUE, false, "0"}};
+    enum { SCANS = sizeof scans / sizeof scans[0] };
     int r = 0;
-    while (r == 0 && !(scans[0].done && scans[1].done)) {
-        struct nf_cmd cmds[2] = {{0}};
-        redisReply *replies[2];
-        struct scan *asked[2];
+    while (r == 0) {
+        struct nf_cmd cmds[SCANS] = {{0}};
+        redisReply *replies[SCANS];
+        struct scan *asked[SCANS];
         size_t n = 0;
-        for (size_t i = 0; i < 2; i++) {
+        for (size_t i = 0; i < SCANS; i++) {
             if (scans[i].done)
                 continue;
             asked[n] = &scans[i];
@@ -143,6 +148,8 @@ int source_scan(struct source *s, struct view *v, char *why, size_t why_size)
                 nf_cmd_str(&cmds[n], words[k]);
             n++;
         }
+        if (n == 0)
+            break;
         r = exchange(s, cmds, n, replies, why, why_size);
         if (r < 0)
             return r;
@@ -157,34 +164,66 @@ int source_scan(struct source *s, struct view *v, char *why, size_t why_size)
     return r;
 }
 
-/* Appends one command of words. A word's length is that of its text unless it is the key, which may hold any byte. */
-static void ask(struct nf_cmd *cmd, const char *verb, const char *key, size_t key_len, const char *const *rest)
+/*
+ * All that is asked about one file, of which a file's `ask` chooses. The order matters: the set is asked for before the
+ * string, so that a lock that ends in between looks as if it had been gone all along (see people_fill). So are the owners
+ * before the ranges, and the leases after them: an owner that comes or goes meanwhile is known by one of the two.
+ */
+static const struct {
+    unsigned ask;
+    const char *verb;
+    const char *end; /* of the name; NULL: the lock's own key */
+    const char *const rest[4];
+} questions[QUESTIONS] = {
+    [Q_SET] = {ASK_LOCK, "ZRANGE", NULL, {"0", PEOPLE_LAST, "WITHSCORES"}},
+    [Q_STRING] = {ASK_LOCK, "GETRANGE", NULL, {"0", TOKEN_LAST}},
+    [Q_PTTL] = {ASK_LOCK, "PTTL", NULL, {NULL}},
+    [Q_FENCE] = {ASK_LOCK, "GETRANGE", "}:fence", {"0", "23"}},
+    [Q_QUEUE] = {ASK_QUEUE, "ZRANGE", QUEUE, {"0", PEOPLE_LAST, "WITHSCORES"}},
+    [Q_ALIVE] = {ASK_QUEUE, "ZRANGE", "}:alive", {"0", PEOPLE_LAST, "WITHSCORES"}},
+    [Q_OWNERS] = {ASK_RANGES, "HSCAN", "}:owners", {"0", "COUNT", PEOPLE_COUNT}},
+    [Q_RANGES] = {ASK_RANGES, "ZRANGE", RANGES, {"0", PEOPLE_LAST}},
+    [Q_LEASES] = {ASK_RANGES, "ZRANGE", "}:leases", {"0", PEOPLE_LAST, "WITHSCORES"}},
+    [Q_RQUEUE] = {ASK_RQUEUE, "ZRANGE", RQUEUE, {"0", PEOPLE_LAST, "WITHSCORES"}},
+    [Q_RALIVE] = {ASK_RQUEUE, "ZRANGE", "}:ralive", {"0", PEOPLE_LAST, "WITHSCORES"}},
+};
+
+/* Room for all the names about a lock. */
+static size_t names_size(const struct lock *l)
 {
-    *cmd = (struct nf_cmd){0};
-    nf_cmd_str(cmd, verb);
-    nf_cmd_add(cmd, key, key_len);
-    for (; rest && *rest; rest++)
-        nf_cmd_str(cmd, *rest);
+    return QUESTIONS * (l->key_len + sizeof LEAD + sizeof RANGES);
 }
 
-/*
- * The commands that tell all about one key. The order matters: the set is asked for before the string, so that a
- * lock that ends in between looks as if it had been gone all along (see people_fill).
- */
-static size_t ask_all(struct nf_cmd *cmd, const struct nf_names *n, bool queue)
+/* Writes LEAD KEY END at *at, which is moved on. Lengths count, as a key may hold any byte. */
+static void add_name(struct nf_cmd *cmd, const struct lock *l, const char *end, char **at)
 {
-    static const char *const members[] = {"0", PEOPLE_LAST, "WITHSCORES", NULL};
-    static const char *const value[] = {"0", TOKEN_LAST, NULL};
-    static const char *const number[] = {"0", "23", NULL};
-    ask(&cmd[0], "ZRANGE", n->key, n->key_len, members);
-    ask(&cmd[1], "GETRANGE", n->key, n->key_len, value);
-    ask(&cmd[2], "PTTL", n->key, n->key_len, NULL);
-    ask(&cmd[3], "GETRANGE", n->fence, n->fence_len, number);
-    if (!queue)
-        return 4;
-    ask(&cmd[4], "ZRANGE", n->queue, n->queue_len, members);
-    ask(&cmd[5], "ZRANGE", n->alive, n->alive_len, members);
-    return PER_KEY;
+    char *name = *at;
+    size_t lead_len = strlen(LEAD);
+    size_t end_len = strlen(end);
+    memcpy(name, LEAD, lead_len);
+    memcpy(name + lead_len, l->key, l->key_len);
+    memcpy(name + lead_len + l->key_len, end, end_len);
+    *at += lead_len + l->key_len + end_len;
+    nf_cmd_add(cmd, name, (size_t)(*at - name));
+}
+
+/* The commands about one file; their words lie in `names` and in the lock. Returns how many. */
+static size_t ask_all(struct nf_cmd *cmds, const struct lock *l, char **names)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < QUESTIONS; i++) {
+        if (!(l->ask & questions[i].ask))
+            continue;
+        struct nf_cmd *cmd = &cmds[n++];
+        nf_cmd_str(cmd, questions[i].verb);
+        if (questions[i].end)
+            add_name(cmd, l, questions[i].end, names);
+        else
+            nf_cmd_add(cmd, l->key, l->key_len);
+        for (const char *const *word = questions[i].rest; *word; word++)
+            nf_cmd_str(cmd, *word);
+    }
+    return n;
 }
 
 static int64_t server_time_us(const redisReply *r)
@@ -204,10 +243,12 @@ static int take_batch(struct lock *locks, size_t n, redisReply **replies, size_t
     int64_t now_us = server_time_us(replies[0]);
     redisReply **at = replies + 1;
     for (size_t i = 0; i < n; i++) {
-        bool queue = locks[i].may_have_queue;
-        struct answers a = {at[0], at[1], at[2], at[3], queue ? at[4] : NULL, queue ? at[5] : NULL};
+        struct answers a = {{NULL}};
+        for (size_t q = 0; q < QUESTIONS; q++)
+            if (locks[i].ask & questions[q].ask)
+                a.to[q] = *at++;
         people_fill(&locks[i], &a, now_us);
-        at += queue ? PER_KEY : 4;
+        records_fill(&locks[i], &a, now_us);
     }
     return 0;
 }
@@ -215,15 +256,17 @@ static int take_batch(struct lock *locks, size_t n, redisReply **replies, size_t
 /* Asks about n keys in one exchange; if the answer is too long, about one half of them and then the other. */
 static int fill_batch(struct source *s, struct lock *locks, size_t n, char *why, size_t why_size)
 {
-    struct nf_names *names[BATCH];
-    struct nf_cmd *cmds = need(calloc(n * PER_KEY + 1, sizeof *cmds));
-    redisReply **replies = need(calloc(n * PER_KEY + 1, sizeof(redisReply *)));
+    struct nf_cmd *cmds = need(calloc(n * QUESTIONS + 1, sizeof *cmds));
+    redisReply **replies = need(calloc(n * QUESTIONS + 1, sizeof(redisReply *)));
     size_t n_cmds = 1;
+    size_t size = 1;
+    for (size_t i = 0; i < n; i++)
+        size += names_size(&locks[i]);
+    char *names = need(malloc(size));
+    char *at = names;
     nf_cmd_str(&cmds[0], "TIME");
-    for (size_t i = 0; i < n; i++) {
-        names[i] = need(nf_names_make(locks[i].key, locks[i].key_len));
-        n_cmds += ask_all(&cmds[n_cmds], names[i], locks[i].may_have_queue);
-    }
+    for (size_t i = 0; i < n; i++)
+        n_cmds += ask_all(&cmds[n_cmds], &locks[i], &at);
     int r = exchange(s, cmds, n_cmds, replies, why, why_size);
     if (r == 0) {
         r = take_batch(locks, n, replies, n_cmds, why, why_size);
@@ -236,8 +279,7 @@ static int fill_batch(struct source *s, struct lock *locks, size_t n, char *why,
         locks[0].problem = "what Redis holds here is too big to be shown";
         r = 0;
     }
-    for (size_t i = 0; i < n; i++)
-        nf_free(names[i]);
+    free(names);
     free(replies);
     free(cmds);
     return r;
@@ -252,8 +294,9 @@ int source_fill(struct source *s, struct view *v, char *why, size_t why_size)
             return r;
     }
     for (size_t i = 0; i < v->n; i++) {
-        if (v->locks[i].n_holders || v->locks[i].n_waiters || v->locks[i].problem)
-            v->locks[kept++] = v->locks[i];
+        const struct lock *l = &v->locks[i];
+        if (l->n_holders || l->n_waiters || l->n_owners || l->n_range_waiters || l->problem)
+            v->locks[kept++] = *l;
         else
             view_free_lock(&v->locks[i]);
     }

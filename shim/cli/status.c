@@ -23,7 +23,7 @@ static int add_paths(const struct nf_config *c, char **paths, struct view *v)
     for (; *paths; paths++) {
         char *key = path_to_key(c, *paths);
         if (key)
-            view_add(v, key, strlen(key), true);
+            view_add(v, key, strlen(key), ASK_ALL);
         else
             r = EXIT_PATH;
         free(key);
@@ -42,7 +42,9 @@ int cmd_status(char **paths, bool json)
     int r = add_paths(c, paths, &view);
     if (*paths && view.n == 0)
         return r;
-    struct source *source = source_open(&c->redis, why, sizeof why);
+    struct nf_redis_opts redis = c->redis;
+    redis.grace = NF_GRACE_OFF; /* who only reads needs no INFO */
+    struct source *source = source_open(&redis, why, sizeof why);
     int err = source ? 0 : -1;
     if (err == 0 && !*paths)
         err = source_scan(source, &view, why, sizeof why);

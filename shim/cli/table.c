@@ -5,11 +5,13 @@
 #include "cli/text.h"
 #include "cli/view.h"
 
+#include "base/ranges.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { STATE, MODE, HOST, PID, COMMAND, AGE, LEFT, FENCE, KEY, COLUMNS };
+enum { STATE, MODE, HOST, PID, COMMAND, AGE, LEFT, FENCE, RANGE, KEY, COLUMNS };
 
 /* How much of another client's value is shown. */
 #define FOREIGN_SHOWN 24
@@ -67,11 +69,25 @@ static void set_foreign(struct table *t, const struct who *w)
     text_raw(cell, shown < w->token_len ? "...\"" : "\"");
 }
 
+/* The bytes as people count them, the last one included. */
+static void set_range(struct table *t, const struct who *w)
+{
+    char buf[64] = "-";
+    const char *ofd = w->owner == 'o' ? " (ofd)" : "";
+    if (w->ranged && w->end >= NF_RANGE_END)
+        (void)snprintf(buf, sizeof buf, "%" PRIu64 "-end%s", w->start, ofd);
+    else if (w->ranged && w->end - w->start == 1)
+        (void)snprintf(buf, sizeof buf, "%" PRIu64 "%s", w->start, ofd);
+    else if (w->ranged)
+        (void)snprintf(buf, sizeof buf, "%" PRIu64 "-%" PRIu64 "%s", w->start, w->end - 1, ofd);
+    set(t, RANGE, buf);
+}
+
 /* position: 0 for a holder. */
 static void put_who(struct table *t, const struct who *w, size_t position)
 {
     char buf[32];
-    (void)snprintf(buf, sizeof buf, position ? "waits %zu" : "holds", position);
+    (void)snprintf(buf, sizeof buf, position ? "waits %zu" : w->unconfirmed ? "granted" : "holds", position);
     set(t, STATE, buf);
     set(t, MODE, w->mode == 'x' ? "exclusive" : w->mode == 's' ? "shared" : "-");
     if (w->ours) {
@@ -90,6 +106,7 @@ static void put_who(struct table *t, const struct who *w, size_t position)
         set(t, LEFT, "gone");
     (void)snprintf(buf, sizeof buf, "%" PRIu64, w->fence);
     set(t, FENCE, w->fence ? buf : "-");
+    set_range(t, w);
     put_row(t);
 }
 
@@ -112,6 +129,10 @@ static void put_lock(struct table *t, const struct lock *l)
         put_who(t, &l->holders[i], 0);
     for (size_t i = 0; i < l->n_waiters; i++)
         put_who(t, &l->waiters[i], i + 1);
+    for (size_t i = 0; i < l->n_owners; i++)
+        put_who(t, &l->owners[i], 0);
+    for (size_t i = 0; i < l->n_range_waiters; i++)
+        put_who(t, &l->range_waiters[i], i + 1);
     if (l->truncated)
         put_note(t, "...", "and more, which are not listed");
     if (l->problem) {
@@ -122,7 +143,7 @@ static void put_lock(struct table *t, const struct lock *l)
 
 static void put_all(struct table *t, const struct view *v)
 {
-    static const char *const title[COLUMNS] = {"STATE", "MODE", "HOST", "PID", "COMMAND", "AGE", "LEFT", "FENCE", "KEY"};
+    static const char *const title[COLUMNS] = {"STATE", "MODE", "HOST", "PID", "COMMAND", "AGE", "LEFT", "FENCE", "RANGE", "KEY"};
     for (int i = 0; i < COLUMNS; i++)
         set(t, i, title[i]);
     put_row(t);

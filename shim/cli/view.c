@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-void view_add(struct view *v, const char *key, size_t len, bool may_have_queue)
+void view_add(struct view *v, const char *key, size_t len, unsigned ask)
 {
     if (v->n == v->room) {
         v->room = v->room ? v->room * 2 : 256;
         v->locks = need(reallocarray(v->locks, v->room, sizeof *v->locks));
     }
     struct lock *l = &v->locks[v->n++];
-    *l = (struct lock){.key = need(malloc(len + 1)), .key_len = len, .may_have_queue = may_have_queue};
+    *l = (struct lock){.key = need(malloc(len + 1)), .key_len = len, .ask = ask};
     memcpy(l->key, key, len);
     l->key[len] = 0;
 }
@@ -36,7 +36,7 @@ void view_sort(struct view *v)
     for (size_t i = 0; i < v->n; i++) {
         struct lock *last = kept ? &v->locks[kept - 1] : NULL;
         if (last && by_key(last, &v->locks[i]) == 0) {
-            last->may_have_queue |= v->locks[i].may_have_queue;
+            last->ask |= v->locks[i].ask;
             free(v->locks[i].key);
         } else {
             v->locks[kept++] = v->locks[i];
@@ -56,6 +56,8 @@ void view_free_lock(struct lock *l)
 {
     free_people(l->holders, l->n_holders);
     free_people(l->waiters, l->n_waiters);
+    free_people(l->owners, l->n_owners);
+    free_people(l->range_waiters, l->n_range_waiters);
     free(l->key);
 }
 

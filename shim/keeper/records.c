@@ -35,6 +35,7 @@ static void krec_free(struct kfile *f, struct krec *k)
     if (k->pidfd >= 0)
         (void)nf_sys.close(k->pidfd);
     nf_ranges_clear(&k->kernel);
+    nf_ranges_clear(&k->has);
     free(k);
     guard_outdated();
 }
@@ -115,6 +116,7 @@ static int compare(struct kfile *f, struct krec *k)
     uint64_t start = 0;
     uint64_t end;
     int r = nf_range_list(&keeper.redis, f->names, k->token, nf_now_ms() + keeper.redis.timeout_ms, &seq, &has);
+    bool known = r == 0;
     /* Looked at again, after Redis was asked: what it told was locked in the kernel before. */
     if (r == 0 && !kernel_now(f, k, &now))
         r = -EAGAIN;
@@ -124,9 +126,17 @@ static int compare(struct kfile *f, struct krec *k)
     }
     while (r == 0 && now.n && nf_ranges_missing(&has, &now, &start, &end)) {
         r = give_up(f, k, seq, start, end, true);
+        if (r == 0 && nf_ranges_reserve(&has) == 0)
+            nf_ranges_set(&has, start, end, 0);
         start = end;
     }
-    nf_ranges_clear(&has);
+    if (known) {
+        nf_ranges_clear(&k->has);
+        k->has = has;
+        k->seq = seq;
+    } else {
+        nf_ranges_clear(&has);
+    }
     nf_ranges_clear(&now);
     return r == -ENOENT ? 0 : r;
 }
@@ -142,12 +152,13 @@ static void look(struct kfile *f, struct krec *k)
         nf_ranges_clear(&now);
         return;
     }
-    if (nf_ranges_equal(&now, &k->kernel) || compare(f, k) < 0) {
+    if ((k->compared && nf_ranges_equal(&now, &k->kernel)) || compare(f, k) < 0) {
         nf_ranges_clear(&now);
         return;
     }
     nf_ranges_clear(&k->kernel);
     k->kernel = now;
+    k->compared = true;
     if (k->ended)
         krec_free(f, k);
 }
@@ -165,6 +176,11 @@ static void forgotten(struct kfile *f, struct krec *k)
     }
     k->lost = true;
     bool known = nf_token_parse(k->token, &info) == 0;
+    int sig = keeper.policy.on_lost_signal;
+    if (sig && k->kind == 'p')
+        (void)(k->pidfd >= 0 ? (int)syscall(SYS_pidfd_send_signal, k->pidfd, sig, NULL, 0) : nf_sys.kill(k->pid, sig));
+    else if (sig)
+        (void)holders_signal(f->dev, f->ino, "OFDLCK", sig);
     nf_log(NF_LOG_ERROR, "lost the record locks on %s of pid %ld (%s): they are gone in Redis; token %s", f->names->key,
            known ? info.pid : 0, known ? info.command : "?", k->token);
 }
@@ -181,12 +197,19 @@ static void renew(struct kfile *f, struct krec *k)
 {
     char why[200] = "";
     int64_t sent = nf_now_ms();
-    struct nf_renewal r = {.names = f->names, .token = k->token, .mode = k->kind};
-    int err = nf_op_renew(&keeper.redis, &keeper.policy, &r, 1, sent + keeper.redis.timeout_ms, why, sizeof why);
+    struct nf_renewal r = {.names = f->names, .token = k->token, .mode = k->kind, .late = k->deadline_ms <= sent};
+    int64_t until = nf_lease_patience(sent, k->deadline_ms, keeper.redis.timeout_ms, keeper.policy.ttl_ms);
+    int err = nf_op_renew(&keeper.redis, &keeper.policy, &r, 1, until, why, sizeof why);
     k->tried_ms = sent;
     if (err < 0 && !keeper.outage_said)
         nf_log(NF_LOG_WARN, "a renewal failed: %s; trying again until the leases end", why[0] ? why : "no usable answer");
     keeper.outage_said = err < 0;
+    /* What Redis has forgotten is taken back, in the grace after its restart (run.lua). */
+    if (r.result == NF_MISSING)
+        r.result = k->has.n && nf_range_sync(&keeper.redis, &keeper.policy, f->names, k->token, k->seq, &k->has, true,
+                                             nf_now_ms() + keeper.redis.timeout_ms) == 0
+                       ? NF_RENEWED
+                       : NF_GONE;
     if (r.result == NF_RENEWED) {
         k->renewed_ms = sent;
         k->deadline_ms = nf_lease_deadline(sent, keeper.policy.ttl_ms);
@@ -206,7 +229,7 @@ int64_t krec_tend(struct kfile *f)
     }
     for (k = TAILQ_FIRST(&f->records); k; k = next) {
         next = TAILQ_NEXT(k, link);
-        if (!k->lost && !k->ended && due_ms(k) <= now)
+        if (!k->lost && !k->ended && (due_ms(k) <= now || k->deadline_ms <= now))
             renew(f, k);
     }
     return TAILQ_EMPTY(&f->records) ? INT64_MAX : now + LOOK_MS;

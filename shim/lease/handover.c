@@ -11,8 +11,10 @@
 #include "base/clock.h"
 #include "base/fdset.h"
 #include "base/fdutil.h"
+#include "base/process.h"
 #include "base/sys.h"
 #include "lease/lease.h"
+#include "lease/pending.h"
 #include "lease/proto.h"
 #include "redis/ranges.h"
 
@@ -24,15 +26,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A keeper on a busy machine may take its time; the host waits this long for its answer, not more. */
-#define ANSWER_MS 5000
-
 static void mark_kept(struct nf_tenure *t)
 {
     nf_table_lock();
     t->kept = true;
     nf_table_unlock();
 }
+
+static atomic_bool stranger_said, failure_said; /* once is enough: a program may fork often */
 
 /* To the keeper that is already there: true if it has taken the tenure on. */
 static bool give_to_existing(const struct nf_tenure *t, struct nf_ho_tenure *m)
@@ -41,7 +42,12 @@ static bool give_to_existing(const struct nf_tenure *t, struct nf_ho_tenure *m)
     nf_table_lock();
     int r = nf_ho_pack(m, NF_HO_GIVE, t);
     nf_table_unlock();
-    return r == 0 && nf_ho_ask(m, &nf_config()->redis, ANSWER_MS, &reply) == 0 && reply == NF_HO_MINE;
+    if (r == 0)
+        r = nf_ho_ask(m, &nf_config()->redis, NF_HO_ANSWER_MS, &reply);
+    if (r == -EPERM && !atomic_exchange(&stranger_said, true))
+        nf_log(NF_LOG_WARN, "a process of another user has the address of the keeper of %s: each lock gets a keeper of its own",
+               t->names->key);
+    return r == 0 && reply == NF_HO_MINE;
 }
 
 /*
@@ -65,8 +71,8 @@ static int any(int fd, long unused)
     return fd >= 0;
 }
 
-/* To a keeper of their own. */
-static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m)
+/* To a keeper of their own, whose answer is waited for, or collected later (pending.h). */
+static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m, bool wait)
 {
     const struct nf_config *c = nf_config();
     struct nf_keeper_fds *files = nf_calloc(n, sizeof *files);
@@ -108,17 +114,18 @@ static int give_to_new(struct nf_tenure **list, size_t n, struct nf_ho_tenure *m
         if (r == 0)
             r = nf_ho_send(ctl, m, NF_HO_TENURE_SIZE(m->key_len));
     }
-    if (r == 0 && nf_ho_answer(ctl, ANSWER_MS) != NF_HO_MINE)
-        r = -EPIPE;
+    nf_free(files);
+    if (r == 0 && !wait && nf_pending_add(ctl, list, n))
+        return 0;
+    int byte = r == 0 ? nf_ho_answer(ctl, NF_HO_ANSWER_MS) : 0;
+    if (r == 0 && byte != NF_HO_MINE)
+        r = byte < 0 ? byte : -EPROTO;
     if (ctl >= 0)
         (void)nf_sys.close(ctl);
     for (size_t i = 0; r == 0 && i < n; i++)
         mark_kept(list[i]);
-    nf_free(files);
     return r;
 }
-
-static atomic_bool failure_said; /* once is enough: a program may fork often */
 
 /* Marks those of the list that are to be given away; returns how many, moved to `out`. */
 static size_t begin_giving(struct nf_tenure **list, size_t n, struct nf_tenure **out)
@@ -151,9 +158,16 @@ static void end_giving(struct nf_tenure **list, size_t n)
     }
 }
 
-int nf_keeper_give(struct nf_tenure **list, size_t n)
+void nf_keeper_failed(const char *key, int err)
+{
+    if (!atomic_exchange(&failure_said, true))
+        nf_log(NF_LOG_ERROR, "netflock-keeper could not take over %s (error %d): the lock will not outlive this process", key, -err);
+}
+
+static int give_list(struct nf_tenure **list, size_t n, bool wait)
 {
     size_t left = 0;
+    nf_pending_settle(true); /* the keeper of these files may be about to start */
     struct nf_ho_tenure *m = nf_malloc(sizeof *m);
     struct nf_tenure **given = nf_calloc(n ? 2 * n : 1, sizeof(struct nf_tenure *));
     struct nf_tenure **rest = given ? given + n : NULL;
@@ -166,14 +180,18 @@ int nf_keeper_give(struct nf_tenure **list, size_t n)
             rest[left++] = given[i];
     }
     if (left)
-        r = give_to_new(rest, left, m);
-    if (r < 0 && !atomic_exchange(&failure_said, true))
-        nf_log(NF_LOG_ERROR, "netflock-keeper could not take over %s (error %d): the lock will not outlive this process",
-               n ? list[0]->names->key : "", -r);
+        r = give_to_new(rest, left, m, wait);
+    if (r < 0)
+        nf_keeper_failed(n ? list[0]->names->key : "", r);
     end_giving(given, n_given);
     nf_free(m);
     nf_free(given);
     return r;
+}
+
+int nf_keeper_give(struct nf_tenure **list, size_t n)
+{
+    return give_list(list, n, true);
 }
 
 static int survives_exec(int fd, long unused)
@@ -220,8 +238,13 @@ int nf_keeper_give_all(enum nf_leaving why)
 {
     size_t n = 0;
     size_t room = (size_t)nf_tenure_count();
+    /* Who collects an answer later? Nobody when the program goes; and a vfork child's descriptors go with it. */
+    bool leaves = why == NF_LEAVING_EXEC || why == NF_LEAVING_EXIT;
+    bool wait = leaves || nf_process_where() != NF_HOME;
     if (room == 0 || nf_config()->policy.keeper == NF_KEEPER_NEVER)
         return 0;
+    if (leaves)
+        nf_pending_settle(true);
     struct nf_tenure **list = nf_calloc(room, sizeof(struct nf_tenure *));
     if (!list)
         return -ENOMEM;
@@ -235,7 +258,7 @@ int nf_keeper_give_all(enum nf_leaving why)
     nf_table_unlock();
     if (why == NF_LEAVING_SPAWN)
         n = keep_inheritable(list, n);
-    int r = n ? nf_keeper_give(list, n) : 0;
+    int r = n ? give_list(list, n, wait) : 0;
     nf_table_lock();
     for (size_t i = 0; i < n; i++)
         nf_tenure_unref(list[i]);
@@ -250,6 +273,7 @@ static char talk(enum nf_ho_type type, dev_t dev, ino_t ino, const char *key, si
     char reply = 0;
     struct nf_ho_tenure *m = nf_calloc(1, sizeof *m);
     *there = false;
+    nf_pending_settle(true);
     if (m && key_len < sizeof m->key) {
         m->magic = NF_HO_MAGIC;
         m->type = type;

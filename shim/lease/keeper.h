@@ -15,6 +15,9 @@
  */
 int nf_keeper_give(struct nf_tenure **list, size_t n);
 
+/* Says, once, that no keeper could be had. */
+void nf_keeper_failed(const char *key, int err);
+
 /* Why tenures are given away: what of this process goes, or is copied. */
 enum nf_leaving {
     NF_LEAVING_FORK,  /* every descriptor is copied */
@@ -23,7 +26,7 @@ enum nf_leaving {
     NF_LEAVING_EXIT,
 };
 
-/* All tenures of this process that concerns and that are not kept. */
+/* All tenures of this process that concerns and that are not kept. At a fork or spawn a new keeper's answer is not waited for. */
 int nf_keeper_give_all(enum nf_leaving why);
 
 enum nf_keeper_state { NF_KEEPER_NONE, NF_KEEPER_IDLE, NF_KEEPER_HELD };

@@ -77,16 +77,18 @@ int nf_ho_send(int fd, const void *msg, size_t len)
     return r == (ssize_t)len ? 0 : r < 0 ? (int)r : -EIO;
 }
 
-char nf_ho_answer(int fd, int wait_ms)
+int nf_ho_answer(int fd, int wait_ms)
 {
-    char byte = 0;
+    char bytes[2] = ""; /* more than one is not what a keeper says */
     struct pollfd p = {.fd = fd, .events = POLLIN};
     int64_t deadline = nf_now_ms() + wait_ms;
     int r;
     do
         r = nf_sys.poll(&p, 1, nf_left_ms(deadline));
     while (r == -EINTR);
-    return r == 1 && nf_sys.recv(fd, &byte, 1, MSG_DONTWAIT) == 1 ? byte : 0;
+    if (r <= 0)
+        return r == 0 ? -ETIMEDOUT : r;
+    return nf_sys.recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) == 1 ? bytes[0] : -EPIPE;
 }
 
 int nf_ho_ask(const struct nf_ho_tenure *m, const struct nf_redis_opts *redis, int wait_ms, char *reply)
@@ -100,8 +102,8 @@ int nf_ho_ask(const struct nf_ho_tenure *m, const struct nf_redis_opts *redis, i
     int r = nf_sys.connect(fd, (struct sockaddr *)&addr, len);
     if (r == 0 && !nf_ho_peer_trusted(fd))
         r = -EPERM;
-    if (r == 0 && nf_ho_send(fd, m, NF_HO_TENURE_SIZE(m->key_len)) == 0)
-        *reply = nf_ho_answer(fd, wait_ms);
+    int byte = r == 0 && nf_ho_send(fd, m, NF_HO_TENURE_SIZE(m->key_len)) == 0 ? nf_ho_answer(fd, wait_ms) : 0;
+    *reply = byte > 0 ? (char)byte : 0;
     (void)nf_sys.close(fd);
     return r;
 }

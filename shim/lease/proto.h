@@ -29,6 +29,9 @@ enum nf_ho_type { NF_HO_HELLO = 1, NF_HO_GIVE, NF_HO_SYNC, NF_HO_ENDED };
 #define NF_HO_HELD 'H' /* somebody holds the file */
 #define NF_HO_NO 'N'   /* not understood, or not my file */
 
+/* A new keeper on a busy machine may take its time: its answer is waited for so long, not longer. */
+#define NF_HO_ANSWER_MS 5000
+
 /* A keeper's look at the kernel's lock lasts microseconds, telling Redis little more: who asks waits no longer than this. */
 #define NF_KEEPER_WAIT_MS 100
 
@@ -75,8 +78,8 @@ bool nf_ho_peer_trusted(int fd);
 /* One message over a connected socket, whole: 0 or -errno. */
 int nf_ho_send(int fd, const void *msg, size_t len);
 
-/* The answer to it, one byte; 0 if none came within wait_ms. */
-char nf_ho_answer(int fd, int wait_ms);
+/* The answer to it, one byte; -ETIMEDOUT if none came within wait_ms, -EPIPE if none will come, or nonsense did. */
+int nf_ho_answer(int fd, int wait_ms);
 
 /*
  * Sends m to the keeper of m's file and waits for its answer: 0 and *reply (0: it left while we asked, or is slower than

@@ -103,7 +103,7 @@ struct nf_record_file *nf_record_file_next(struct nf_record_file *after)
  * Is this record's description the one behind fd? Where kcmp(2) is not allowed: if it is the only one, and fd's
  * description has such a lock.
  */
-static bool same_description(const struct nf_record *r, int fd)
+bool nf_record_same_description(const struct nf_record *r, int fd)
 {
     if (r->fd == fd)
         return true;
@@ -115,7 +115,7 @@ struct nf_record *nf_record_find(struct nf_record_file *f, char kind, int fd)
 {
     struct nf_record *r;
     TAILQ_FOREACH (r, &f->records, link)
-        if (r->kind == kind && (kind == 'p' || same_description(r, fd)))
+        if (r->kind == kind && (kind == 'p' || nf_record_same_description(r, fd)))
             return r;
     return NULL;
 }
@@ -259,7 +259,8 @@ bool nf_record_check_lost(struct nf_record *r)
 void nf_record_sync(struct nf_record *r)
 {
     const struct nf_config *c = nf_config();
-    if (r->dirty && nf_range_sync(c, r->t->names, r->t->token, ++r->seq, &r->held, nf_now_ms() + c->redis.timeout_ms) == 0)
+    if (r->dirty &&
+        nf_range_sync(&c->redis, &c->policy, r->t->names, r->t->token, ++r->seq, &r->held, false, nf_now_ms() + c->redis.timeout_ms) == 0)
         r->dirty = false;
 }
 
@@ -280,110 +281,22 @@ void nf_record_forgotten(struct nf_record *r)
     (void)nf_record_check_lost(r);
 }
 
-/* Is any descriptor of the file open in this process? fd, -ENOENT, -errno. */
-static bool none(int fd)
+bool nf_record_reclaim(const struct nf_tenure *t)
 {
-    (void)fd;
-    return false;
-}
-
-static int any(int fd, long unused)
-{
-    (void)unused;
-    return fd >= 0;
-}
-
-/* Is the description behind fd that of `arg`? */
-static int same(int fd, long arg)
-{
-    return same_description((const struct nf_record *)arg, fd);
-}
-
-/*
- * What the kernel does not have any more is not held. A process's locks are asked for as an open file description, and the
- * other way round: an owner is not told of its own locks. In doubt it is held: another's shared lock may hide ours.
- */
-static void trim(struct nf_record *r, int fd)
-{
-    struct nf_ranges kernel = {0};
-    uint64_t start = 0;
-    uint64_t end;
-    int err = nf_klock_ranges(fd, r->kind == 'p' ? F_OFD_GETLK : F_GETLK, r->kind, &kernel);
-    while (err == 0 && nf_ranges_missing(&r->held, &kernel, &start, &end) && nf_ranges_reserve(&r->held) == 0) {
-        nf_ranges_set(&r->held, start, end, 0);
-        r->dirty = true;
-        start = end;
-    }
-    nf_ranges_clear(&kernel);
-}
-
-/* A process: the close of any descriptor of the file drops all it has there. */
-static bool process_gone(struct nf_record *r)
-{
-    int fd = nf_fd_find(r->file->dev, r->file->ino, none, any, 0);
-    if (fd >= 0 && !r->alone)
-        trim(r, fd);
-    return fd == -ENOENT || r->held.n == 0;
-}
-
-static bool description_gone(struct nf_record *r)
-{
-    int fd = r->fd >= 0 && nf_fd_is(r->fd, r->file->dev, r->file->ino) ? r->fd : -ENOENT;
-    if (fd < 0 && r->fd >= 0)
-        fd = r->fd = nf_fd_find(r->file->dev, r->file->ino, none, same, (long)r);
-    if (fd >= 0 && !r->alone)
-        trim(r, fd);
-    /* Not in this process; another one may have it. */
-    return r->held.n == 0 || (fd == -ENOENT && (r->alone || nf_inode_locked(r->file->ino, true, 0) == 0));
-}
-
-bool nf_record_gone(struct nf_record *r)
-{
-    return r->kind == 'p' ? process_gone(r) : description_gone(r);
-}
-
-struct beside {
-    const struct nf_record *r;
-    unsigned first, last;
-};
-
-static int beside(int fd, long arg)
-{
-    const struct beside *b = (const struct beside *)arg;
-    return ((unsigned)fd < b->first || (unsigned)fd > b->last) && same_description(b->r, fd);
-}
-
-int nf_record_other_fd(const struct nf_record *r, unsigned first, unsigned last)
-{
-    struct beside b = {r, first, last};
-    return nf_fd_find(r->file->dev, r->file->ino, none, beside, (long)&b);
-}
-
-bool nf_record_verify(const struct nf_tenure *t)
-{
-    bool gone = false;
+    const struct nf_config *c = nf_config();
+    struct nf_record *r;
+    bool done = false;
     struct nf_record_file *f = nf_record_file_find(t->dev, t->ino);
     if (!f)
         return false;
-    /* Held: somebody is at work with the file just now, and will see for himself. */
-    if (pthread_mutex_trylock(&f->mu) == 0) {
-        struct nf_record *r;
-        TAILQ_FOREACH (r, &f->records, link)
-            if (r->t == t)
-                break;
-        if (r && r->held.n) {
-            gone = nf_record_gone(r);
-            if (gone) {
-                nf_record_drop(r, false);
-                nf_record_tidy(r);
-            } else {
-                nf_record_sync(r);
-            }
-        }
-        pthread_mutex_unlock(&f->mu);
-    }
+    pthread_mutex_lock(&f->mu);
+    TAILQ_FOREACH (r, &f->records, link)
+        if (r->t == t)
+            break;
+    done = r && nf_range_sync(&c->redis, &c->policy, t->names, t->token, ++r->seq, &r->held, true, nf_now_ms() + c->redis.timeout_ms) == 0;
+    pthread_mutex_unlock(&f->mu);
     nf_record_file_put(f);
-    return gone;
+    return done;
 }
 
 void nf_record_release_all(void)

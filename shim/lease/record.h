@@ -34,6 +34,7 @@ struct nf_record {
     int next_fd;  /* during a close */
     bool shared;  /* likewise: another process may have the description */
     bool alone;   /* the kernel has no such locks for this file: Redis alone decides */
+    bool heir;    /* 'p': the kernel has locks of the program that this process was before its exec */
     bool dirty;   /* Redis may have more for us than `held` says */
     struct nf_tenure *t;
 };
@@ -101,6 +102,9 @@ void nf_record_forgotten(struct nf_record *r);
 /* Asks the kernel whether the locks behind r are gone. In doubt, no. */
 bool nf_record_gone(struct nf_record *r);
 
+/* Is this record's description the one behind fd? */
+bool nf_record_same_description(const struct nf_record *r, int fd);
+
 /* Another descriptor of r's description outside first...last; -ENOENT, -errno. */
 int nf_record_other_fd(const struct nf_record *r, unsigned first, unsigned last);
 
@@ -108,6 +112,9 @@ int nf_record_other_fd(const struct nf_record *r, unsigned first, unsigned last)
 
 /* end.c asks: is anything left of what stands behind t? Takes a look at the kernel; ends t and returns true if not. */
 bool nf_record_verify(const struct nf_tenure *t);
+
+/* Redis has forgotten what stands behind t, and lets old holders have it first: takes it back. False: it is lost. */
+bool nf_record_reclaim(const struct nf_tenure *t);
 
 /* Releases all that this process owns: the end of the process, without a keeper. */
 void nf_record_release_all(void);

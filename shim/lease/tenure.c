@@ -161,7 +161,7 @@ void nf_table_fork_child(void)
     (void)pthread_mutex_init(&mu, NULL);
     for (struct nf_tenure *t = nf_tenure_any(NULL); t; t = next) {
         next = nf_tenure_any(t);
-        t->kept = true;
+        t->kept = true, t->unsure = false;
         if (nf_range_owner(t->mode))
             nf_tenure_remove(t); /* record.h: not inherited */
     }

@@ -34,6 +34,7 @@ struct nf_tenure {
     int refs;            /* the table's own included */
     bool listed;         /* in the table */
     bool kept;           /* a keeper renews it and ends it */
+    bool unsure;         /* kept, but the keeper has not answered yet: we renew it as well (pending.h) */
     bool giving;         /* being handed to a keeper, which may already count on its token */
     bool alone;          /* an owner of byte ranges without locks in the kernel (record.h) */
     bool lost;           /* the lease ran out, or somebody else has the file */
@@ -64,6 +65,17 @@ static inline int64_t nf_lease_retry(int64_t tried_ms, int64_t deadline_ms, int 
     int64_t part = (deadline_ms - tried_ms) / 4;
     part = part < 20 ? 20 : part;
     return part < retry ? part : retry;
+}
+
+/*
+ * Until when a renewal that is sent now may wait for its answer: an exchange that hangs must not make us miss the deadline.
+ * When that is past already, no longer than Redis may keep others out.
+ */
+static inline int64_t nf_lease_patience(int64_t sent_ms, int64_t deadline_ms, int timeout_ms, int ttl_ms)
+{
+    int64_t margin = sent_ms + ttl_ms - nf_lease_deadline(sent_ms, ttl_ms);
+    int64_t until = deadline_ms > sent_ms ? deadline_ms : sent_ms + margin;
+    return until < sent_ms + timeout_ms ? until : sent_ms + timeout_ms;
 }
 
 /* A tenure as acquired, not in the table yet, without a stand-in; takes over names. NULL when out of memory (names are then freed). */

@@ -15,6 +15,7 @@
 #include "base/sigs.h"
 #include "base/sys.h"
 #include "lease/orphan.h"
+#include "lease/pending.h"
 #include "lease/record.h"
 #include "redis/pool.h"
 #include "redis/ranges.h"
@@ -73,7 +74,7 @@ static int64_t due_ms(const struct nf_tenure *t, int ttl_ms)
 
 static bool ours_to_renew(const struct nf_tenure *t)
 {
-    return !t->kept && !t->lost;
+    return (!t->kept || t->unsure) && !t->lost;
 }
 
 /* The next time anything is to be done; INT64_MAX if nothing is. Table locked. */
@@ -88,7 +89,9 @@ static int64_t next_event(int ttl_ms)
         next = due < next ? due : next;
     }
     int64_t orphan = nf_orphans_next();
+    int64_t answer = nf_pending_next();
     next = orphan < next ? orphan : next;
+    next = answer < next ? answer : next;
     return next == INT64_MAX && ending > 0 ? nf_now_ms() + LINGER_MS : next;
 }
 
@@ -122,7 +125,7 @@ static bool superseded(const struct nf_tenure *t, const struct nf_renewal *r)
 /* Applies what Redis said about t. Table locked. Returns true if t was lost, to be dealt with unlocked. */
 static bool apply(struct nf_tenure *t, const struct nf_renewal *r, int64_t sent_ms, int ttl_ms)
 {
-    if (!t->listed || t->kept || t->lost)
+    if (!t->listed || !ours_to_renew(t))
         return false; /* ended, or handed over, while the answer was on its way */
     t->tried_ms = sent_ms;
     if (r->result == NF_RENEWED || r->result == NF_RECLAIMED) {
@@ -161,12 +164,11 @@ static void renew(const struct nf_config *c, struct nf_tenure **list, size_t n)
                                    .token = list[i]->token,
                                    .fence = list[i]->fence,
                                    .identity_len = list[i]->identity_len,
-                                   .mode = list[i]->mode};
+                                   .mode = list[i]->mode,
+                                   .late = list[i]->deadline_ms <= sent};
         first_deadline = list[i]->deadline_ms < first_deadline ? list[i]->deadline_ms : first_deadline;
     }
-    /* An exchange that hangs must not make us miss a deadline. */
-    int64_t give_up = sent + c->redis.timeout_ms;
-    give_up = first_deadline > sent && first_deadline < give_up ? first_deadline : give_up;
+    int64_t give_up = nf_lease_patience(sent, first_deadline, c->redis.timeout_ms, c->policy.ttl_ms);
     int err = live ? nf_op_renew(&c->redis, &c->policy, r, live, give_up, why, sizeof why) : 0;
     if (err < 0 && !outage_said)
         nf_log(NF_LOG_WARN, "a renewal failed: %s; trying again until the leases end", why[0] ? why : "no usable answer");
@@ -174,6 +176,8 @@ static void renew(const struct nf_config *c, struct nf_tenure **list, size_t n)
         nf_log(NF_LOG_INFO, "Redis answers again; the leases are renewed");
     outage_said = live ? err < 0 : outage_said;
     for (size_t i = 0; i < live; i++) {
+        if (r[i].result == NF_MISSING)
+            r[i].result = nf_record_reclaim(list[i]) ? NF_RECLAIMED : NF_GONE;
         nf_table_lock();
         bool lost = apply(list[i], &r[i], sent, c->policy.ttl_ms);
         nf_table_unlock();
@@ -234,6 +238,9 @@ static void *run(void *arg)
         nf_table_lock();
         if (next > now) {
             sleep_until(next, c->policy.ttl_ms);
+            nf_table_unlock();
+            nf_pending_settle(false);
+            nf_table_lock();
             continue;
         }
         struct nf_tenure **list;
@@ -334,5 +341,6 @@ void nf_lease_fork_child(void)
     init_cond();
     nf_config_fork_child();
     nf_alloc_fork_child();
+    nf_pending_fork_child();
     nf_record_fork_child();
 }

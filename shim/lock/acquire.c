@@ -10,37 +10,15 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/sigs.h"
-#include "base/sleep.h"
 #include "lease/keeper.h"
 #include "lease/lease.h"
+#include "lock/outage.h"
 
 #include <bsd/stdlib.h>
 #include <bsd/string.h>
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-static atomic_bool outage_said;
-
-/* One line when Redis goes away, one when it is back: not one for each try. */
-static void note_outage(const struct nf_config *c, const char *why)
-{
-    char name[400];
-    if (atomic_exchange(&outage_said, true))
-        return;
-    nf_redis_name(&c->redis, name, sizeof name);
-    nf_log(NF_LOG_WARN, "Redis at %s gives no usable answer: %s", name, why);
-}
-
-static void note_answer(const struct nf_config *c)
-{
-    char name[400];
-    if (!atomic_load_explicit(&outage_said, memory_order_relaxed) || !atomic_exchange(&outage_said, false))
-        return;
-    nf_redis_name(&c->redis, name, sizeof name);
-    nf_log(NF_LOG_WARN, "Redis at %s answers again", name);
-}
 
 /*
  * A waiter keeps its place by asking again within this time. The first time is shorter: where locks change hands fast, the
@@ -70,14 +48,6 @@ static int patience_ms(const struct nf_answer *a, int sleep_ms, int *foreign_ms)
     return poll_ms + 10 * jitter;
 }
 
-/* Not there: pause, longer each time. -EINTR as nf_sleep(). */
-static int back_off(int *ms, const sigset_t *mask)
-{
-    int pause = *ms / 2 + (int)arc4random_uniform((uint32_t)*ms);
-    *ms = *ms * 2 < 2000 ? *ms * 2 : 2000;
-    return nf_sleep(pause, mask);
-}
-
 /* Withdraws the token, if need be in the background. `quick`: Redis has just answered, so it will again. */
 static void withdraw(const struct nf_config *c, const struct nf_request *q, bool quick)
 {
@@ -100,7 +70,8 @@ struct asking {
     bool nonblock;
     const sigset_t *mask;
     struct nf_answer a;
-    bool reached; /* a request may have left something in Redis */
+    const char *replaces; /* the token of a keeper's that is converted; "" none */
+    bool reached;         /* a request may have left something in Redis */
     int down_ms, foreign_ms;
     int64_t renewed_ms, deadline_ms; /* of the lease that was granted (struct nf_tenure) */
     char token[NF_TOKEN_MAX];
@@ -140,12 +111,12 @@ static int refused(const struct asking *k)
 /* No usable answer. */
 static int down(struct asking *k)
 {
-    note_outage(k->c, k->a.why);
+    nf_outage_began(k->c, k->a.why);
     if (k->c->policy.on_outage == NF_OUTAGE_LOCAL)
         return LOCAL_ONLY;
     if (k->nonblock || k->c->policy.on_outage == NF_OUTAGE_ERROR)
         return -ENOLCK;
-    int r = back_off(&k->down_ms, k->mask);
+    int r = nf_back_off(&k->down_ms, k->mask);
     return r < 0 ? r : AGAIN;
 }
 
@@ -174,11 +145,16 @@ static bool accept(struct asking *k)
 
 static int busy(struct asking *k)
 {
-    note_answer(k->c);
+    nf_outage_over(k->c);
     k->down_ms = 20;
     k->reached = true;
     if (!have_kernel_lock(k))
         return UNLOCKED;
+    if (k->replaces[0]) {
+        /* What is converted has ended now, and another host may have the file: its keeper is not to call that a loss. */
+        (void)nf_keeper_ended(k->f->lock_dev, k->f->lock_ino, k->f->key, k->f->key_len, k->replaces);
+        k->replaces = "";
+    }
     if (k->q.identity_len > 0 && strncmp(k->a.holder, k->token, (size_t)k->q.identity_len) == 0)
         return adopt(k);
     k->q.adopt = "";
@@ -210,7 +186,7 @@ static int ask(struct asking *k)
         k->reached = k->reached || k->a.reached;
         switch (k->a.outcome) {
         case NF_GRANTED:
-            note_answer(k->c);
+            nf_outage_over(k->c);
             k->reached = true;
             k->renewed_ms = k->a.sent_ms;
             k->deadline_ms = nf_lease_deadline(k->a.sent_ms, k->c->policy.ttl_ms);
@@ -219,6 +195,11 @@ static int ask(struct asking *k)
         case NF_BUSY:
             waited = true;
             r = busy(k);
+            break;
+        case NF_GRACE:
+            nf_outage_over(k->c);
+            nf_grace_say(k->c, k->a.left_ms);
+            r = k->nonblock ? -ENOLCK : nf_grace_pause(k->c, k->a.left_ms, k->mask) < 0 ? -EINTR : have_kernel_lock(k) ? AGAIN : UNLOCKED;
             break;
         case NF_DOWN:
             r = down(k);
@@ -281,6 +262,7 @@ int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, enum n
                               .mode = mode,
                               .wait = !nonblock,
                               .sleep_ms = FIRST_SLEEP_MS};
+    k.replaces = before == NF_BEFORE_KEPT ? replaces : "";
     int r = ask(&k);
     if (r != 0) {
         nf_free(names);

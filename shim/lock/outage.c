@@ -36,3 +36,20 @@ int nf_back_off(int *ms, const sigset_t *mask)
     *ms = *ms * 2 < 2000 ? *ms * 2 : 2000;
     return nf_sleep(pause, mask);
 }
+
+void nf_grace_say(const struct nf_config *c, int64_t left_ms)
+{
+    static atomic_bool grace_said;
+    char name[400];
+    if (atomic_exchange(&grace_said, true))
+        return;
+    nf_redis_name(&c->redis, name, sizeof name);
+    nf_log(NF_LOG_WARN, "Redis at %s was restarted or has lost data: for %d ms only the old holders get their locks", name, (int)left_ms);
+}
+
+int nf_grace_pause(const struct nf_config *c, int64_t left_ms, const sigset_t *mask)
+{
+    nf_grace_say(c, left_ms);
+    int64_t pause = left_ms < 2000 ? left_ms : 2000;
+    return nf_sleep((int)pause + 1 + (int)arc4random_uniform(50), mask);
+}

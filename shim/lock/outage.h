@@ -7,10 +7,15 @@
 #include "base/config.h"
 
 #include <signal.h>
+#include <stdint.h>
 
 /* One line when Redis goes away, one when it is back: not one for each try. */
 void nf_outage_began(const struct nf_config *c, const char *why);
 void nf_outage_over(const struct nf_config *c);
+
+/* In the grace after a restart of Redis (left_ms of it): one line, then a pause until it may be over. -EINTR as nf_sleep(). */
+int nf_grace_pause(const struct nf_config *c, int64_t left_ms, const sigset_t *mask);
+void nf_grace_say(const struct nf_config *c, int64_t left_ms);
 
 /* Pauses for about *ms, and doubles it (2 s at most). -EINTR as nf_sleep(). */
 int nf_back_off(int *ms, const sigset_t *mask);

@@ -14,6 +14,7 @@
 #include "lease/keeper.h"
 
 #include <errno.h>
+#include <fcntl.h>
 
 struct span {
     unsigned first, last;
@@ -25,17 +26,24 @@ static bool none(int fd)
     return false;
 }
 
+/* The close of an O_PATH descriptor drops nothing. */
+static bool can_hold(int fd)
+{
+    int flags = nf_sys.fcntl(fd, F_GETFL, 0);
+    return flags < 0 || !(flags & O_PATH);
+}
+
 static int inside(int fd, long arg)
 {
     const struct span *s = (const struct span *)arg;
-    return (unsigned)fd >= s->first && (unsigned)fd <= s->last;
+    return (unsigned)fd >= s->first && (unsigned)fd <= s->last && can_hold(fd);
 }
 
 static bool concerned(const struct nf_record_file *f, unsigned first, unsigned last)
 {
     struct span s = {first, last};
     if (first == last)
-        return nf_fd_is((int)first, f->dev, f->ino);
+        return nf_fd_is((int)first, f->dev, f->ino) && can_hold((int)first);
     return nf_fd_find(f->dev, f->ino, none, inside, (long)&s) != -ENOENT;
 }
 

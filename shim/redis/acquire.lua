@@ -4,16 +4,20 @@
 -- KEYS: lock, fence, queue, alive
 -- ARGV: token, length of its identity (0 = no other has the same), mode x|s, ttl ms, wait (0: no; else the longest time in ms
 -- until the caller asks again), token to adopt or '',
--- 1 if the caller had the kernel's lock before: then a token of its identity is its own lock, which goes on
+-- 1 if the caller had the kernel's lock before: then a token of its identity is its own lock, which goes on,
+-- the server's run id and NETFLOCK_GRACE (run.lua)
 -- Returns {1, fence}, or {0, mode of the holder, a holder's token (one of the same identity first), ms after which to look
--- again (-1: the holder's lease never ends), waiters before me, Redis' time in ms}
+-- again (-1: the holder's lease never ends), waiters before me, Redis' time in ms}, or {-1, ms left of the grace}
 -- Asking again with the same token confirms a grant, keeps a place in the queue, and repeats a lost answer.
 -- Whoever is told to wait has an empty list: what it finds there later was sent after this answer.
 local key, fence_key, queue, alive = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, mode, ttl, wait = ARGV[1], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local list = 'netflock:{' .. key .. '}:wait:' .. token
 --#include fence.lua
-if mode == 'x' and not (wait > 0 and redis.call('EXISTS', queue) == 1) and redis.call('SET', key, token, 'NX', 'PX', ttl) then
+--#include run.lua
+local grace_ms = grace(key, ARGV[8], ARGV[9], tonumber(ttl), false)
+if grace_ms == 0 and mode == 'x' and not (wait > 0 and redis.call('EXISTS', queue) == 1) and
+    redis.call('SET', key, token, 'NX', 'PX', ttl) then
     -- It may have waited before: an old message must not make it look like one that has not fetched its grant.
     if wait > 0 then redis.call('DEL', list) end
     return {1, next_fence(fence_key)}
@@ -61,6 +65,9 @@ if kind == 'zset' then redis.call('ZREMRANGEBYSCORE', key, '-inf', now) end
 local done = confirmed()
 if done then return done end
 local stale = ARGV[6]
+-- In the grace: refused for good reason where a holder is known, else nobody can tell.
+local refused = kind == 'string' or (kind == 'zset' and mode == 'x' and wait == 0 and stale == '')
+if grace_ms > 0 and not refused then return {-1, grace_ms} end
 if kind == 'string' then
     if mode == 'x' and ARGV[7] == '1' and ours(redis.call('GET', key)) then
         redis.call('SET', key, token, 'PX', ttl)

@@ -8,6 +8,7 @@
 #include "base/fdutil.h"
 #include "base/sigs.h"
 #include "base/sys.h"
+#include "redis/handshake.h"
 #include "redis/resolve.h"
 
 #include <errno.h>
@@ -56,6 +57,8 @@ static redisReader *reader_create(void)
     pthread_once(&once, limit_functions);
     return limited_functions.createArray ? redisReaderCreateWithFunctions(&limited_functions) : NULL;
 }
+
+const char nf_arg_run[] = "";
 
 void nf_cmd_add(struct nf_cmd *cmd, const char *s, size_t len)
 {
@@ -190,8 +193,13 @@ int nf_conn_send(struct nf_conn *c, const struct nf_cmd *cmds, size_t n, int64_t
     c->reply_bytes = 0;
     for (size_t i = 0; i < n; i++) {
         char *wire = NULL;
-        const char **argv = (const char **)cmds[i].argv;
-        int len = redisFormatCommandArgv(&wire, cmds[i].argc, argv, cmds[i].len);
+        struct nf_cmd cmd = cmds[i];
+        for (int k = 0; k < cmd.argc; k++)
+            if (cmd.argv[k] == nf_arg_run) {
+                cmd.argv[k] = c->run;
+                cmd.len[k] = strlen(c->run);
+            }
+        int len = redisFormatCommandArgv(&wire, cmd.argc, cmd.argv, cmd.len);
         if (len < 0)
             return -ENOMEM;
         int r = 0;
@@ -281,35 +289,6 @@ int nf_conn_wait_reply(struct nf_conn *c, const sigset_t *mask, redisReply **out
     return r < 0 ? r : 0;
 }
 
-/* How much of an error may be shown. Redis repeats, in quotes, the arguments of a command that it does not know. */
-static int shown(const struct nf_cmd *cmd, const char *error)
-{
-    if (strcmp(cmd->argv[0], "AUTH") != 0)
-        return 100;
-    const char *password = strstr(error, cmd->argv[cmd->argc - 1]);
-    size_t n = strcspn(error, "'`\"");
-    if (password && (size_t)(password - error) < n)
-        n = (size_t)(password - error);
-    return n < 100 ? (int)n : 100;
-}
-
-/* One command of the handshake; its error reply is put into words, without what was sent. */
-static int handshake(struct nf_conn *c, const struct nf_cmd *cmd, int64_t deadline_ms, char *why, size_t why_size)
-{
-    redisReply *reply = NULL;
-    int r = nf_conn_send(c, cmd, 1, deadline_ms);
-    if (r == 0)
-        r = nf_conn_reply(c, deadline_ms, &reply);
-    if (r == 0 && reply->type == REDIS_REPLY_ERROR) {
-        (void)snprintf(why, why_size, "%s refused: %.*s", cmd->argv[0], shown(cmd, reply->str), reply->str);
-        r = -EACCES;
-        if (strncmp(reply->str, "LOADING", 7) == 0 || strstr(reply->str, "max number of clients"))
-            r = -EAGAIN;
-    }
-    freeReplyObject(reply);
-    return r;
-}
-
 static const char *connect_error(int err)
 {
     switch (err) {
@@ -338,7 +317,6 @@ static const char *connect_error(int err)
 
 struct nf_conn *nf_conn_open(const struct nf_redis_opts *opts, int64_t deadline_ms, int *err, char *why, size_t why_size)
 {
-    char number[8];
     struct stat st;
     struct nf_conn *c = nf_calloc(1, sizeof *c);
     why[0] = 0;
@@ -354,21 +332,8 @@ struct nf_conn *nf_conn_open(const struct nf_redis_opts *opts, int64_t deadline_
                 *err = -ENOMEM;
         }
     }
-    if (*err >= 0 && opts->password[0]) {
-        struct nf_cmd auth = {0};
-        nf_cmd_str(&auth, "AUTH");
-        if (opts->user[0])
-            nf_cmd_str(&auth, opts->user);
-        nf_cmd_str(&auth, opts->password);
-        *err = handshake(c, &auth, deadline_ms, why, why_size);
-    }
-    if (*err >= 0 && opts->db) {
-        struct nf_cmd select = {0};
-        nf_cmd_str(&select, "SELECT");
-        (void)snprintf(number, sizeof number, "%u", opts->db);
-        nf_cmd_str(&select, number);
-        *err = handshake(c, &select, deadline_ms, why, why_size);
-    }
+    if (*err >= 0)
+        *err = nf_handshake(c, opts, deadline_ms, why, why_size);
     if (*err >= 0)
         return c;
     if (!why[0])

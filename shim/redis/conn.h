@@ -18,7 +18,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define NF_REDIS_ARGS_MAX 16
+#define NF_REDIS_ARGS_MAX 20
 #define NF_REPLY_BYTES_MAX (1024 * 1024)
 
 struct nf_conn {
@@ -27,6 +27,7 @@ struct nf_conn {
     redisReader *reader;
     size_t reply_bytes;        /* read since the last command was sent */
     size_t reply_max;          /* more than this is a hostile reply */
+    char run[17];              /* the beginning of the server's run id; "" unknown, or not wanted */
     int owed;                  /* replies to nf_conn_post(), which are skipped */
     int timeout_ms;            /* what SO_RCVTIMEO and SO_SNDTIMEO are set to; 0 for none */
     struct nf_conn *next_open; /* every open connection, guarded by pool.c's mutex */
@@ -40,11 +41,14 @@ struct nf_cmd {
     size_t len[NF_REDIS_ARGS_MAX];
 };
 
+/* As an argument (compared by address): the run id of the server that the command goes to. */
+extern const char nf_arg_run[];
+
 void nf_cmd_add(struct nf_cmd *cmd, const char *s, size_t len);
 void nf_cmd_str(struct nf_cmd *cmd, const char *s);
 
 /*
- * Connects, and says AUTH and SELECT, before deadline_ms (CLOCK_BOOTTIME). Returns NULL with *err a negative errno
+ * Connects, and says what is to be said first (handshake.h), before deadline_ms (CLOCK_BOOTTIME). Returns NULL with *err a negative errno
  * and `why` one clear clause without any password: -ECONNREFUSED, -ETIMEDOUT, -EACCES (AUTH refused), ...
  */
 struct nf_conn *nf_conn_open(const struct nf_redis_opts *opts, int64_t deadline_ms, int *err, char *why, size_t why_size);

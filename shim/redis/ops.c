@@ -54,6 +54,7 @@ static void read_acquire(const redisReply *r, struct nf_answer *a)
 {
     const redisReply *code = nf_reply_element(r, 0, REDIS_REPLY_INTEGER);
     const redisReply *fence = nf_reply_element(r, 1, REDIS_REPLY_STRING);
+    const redisReply *grace = nf_reply_element(r, 1, REDIS_REPLY_INTEGER);
     const redisReply *holder = nf_reply_element(r, 2, REDIS_REPLY_STRING);
     const redisReply *left = nf_reply_element(r, 3, REDIS_REPLY_INTEGER);
     const redisReply *rank = nf_reply_element(r, 4, REDIS_REPLY_INTEGER);
@@ -61,6 +62,9 @@ static void read_acquire(const redisReply *r, struct nf_answer *a)
     if (code && code->integer == 1 && fence && (size_t)fence->len < sizeof a->fence) {
         a->outcome = NF_GRANTED;
         nf_reply_copy(a->fence, sizeof a->fence, fence);
+    } else if (code && code->integer == -1 && grace) {
+        a->outcome = NF_GRACE;
+        a->left_ms = grace->integer;
     } else if (code && code->integer == 0 && fence && holder && left && rank && time) {
         a->outcome = NF_BUSY;
         a->holder_mode = fence->len == 1 && fence->str[0] == 's' ? 's' : 'x';
@@ -94,6 +98,8 @@ void nf_op_acquire(const struct nf_config *c, const struct nf_request *q, int64_
     nf_cmd_str(&call.args, sleep);
     nf_cmd_str(&call.args, q->adopt);
     nf_cmd_str(&call.args, q->had ? "1" : "0");
+    nf_cmd_str(&call.args, nf_arg_run);
+    nf_cmd_str(&call.args, nf_grace_arg(&c->redis));
     redisReply *reply = NULL;
     a->sent_ms = nf_now_ms();
     int r = nf_script_run(&c->redis, &call, 1, &reply, deadline_ms, a->why, sizeof a->why);
@@ -148,10 +154,18 @@ static void read_renewal(const redisReply *r, struct nf_renewal *out)
         out->result = NF_RENEWED;
     } else if (code->integer == 2) {
         out->result = NF_RECLAIMED;
+    } else if (code->integer == 3) {
+        out->result = NF_MISSING;
     } else if (code->integer == 0 && holder) {
         out->result = NF_GONE;
         nf_reply_copy(out->holder, sizeof out->holder, holder);
     }
+}
+
+/* NETFLOCK_GRACE as the scripts want it. */
+const char *nf_grace_arg(const struct nf_redis_opts *o)
+{
+    return o->grace == NF_GRACE_ALWAYS ? "2" : o->grace == NF_GRACE_AUTO ? "1" : "0";
 }
 
 /* A batch bounds what is in flight: neither side's socket buffer may fill while the other one writes. */
@@ -165,7 +179,7 @@ static int renew_batch(const struct nf_redis_opts *o, const char *ttl, struct nf
     redisReply *replies[BATCH];
     for (size_t i = 0; i < n; i++) {
         if (nf_range_owner(r[i].mode)) {
-            nf_range_renew_call(&calls[i], &r[i], ttl);
+            nf_range_renew_call(&calls[i], &r[i], ttl, nf_grace_arg(o));
             continue;
         }
         calls[i] = (struct nf_script_call){.script = &nf_script_renew, .n_keys = 2};
@@ -177,6 +191,9 @@ static int renew_batch(const struct nf_redis_opts *o, const char *ttl, struct nf
         nf_cmd_str(&calls[i].args, r[i].fence);
         (void)snprintf(identity[i], sizeof identity[i], "%d", r[i].identity_len);
         nf_cmd_str(&calls[i].args, identity[i]);
+        nf_cmd_str(&calls[i].args, nf_arg_run);
+        nf_cmd_str(&calls[i].args, nf_grace_arg(o));
+        nf_cmd_str(&calls[i].args, r[i].late ? "1" : "0");
     }
     int err = nf_script_run(o, calls, n, replies, deadline_ms, why, why_size);
     for (size_t i = 0; err == 0 && i < n; i++) {

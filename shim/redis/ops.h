@@ -29,6 +29,7 @@ struct nf_names *nf_names_make(const char *key, size_t len);
 enum nf_outcome {
     NF_GRANTED, /* held */
     NF_BUSY,    /* somebody incompatible holds it, or is before us in the queue */
+    NF_GRACE,   /* Redis was restarted or has lost data: old holders come first, for left_ms */
     NF_DOWN,    /* no usable answer; asking again may help (also: LOADING, READONLY, OOM, ...) */
     NF_REFUSED, /* Redis will not do it: NOPERM, WRONGTYPE, AUTH; asking again will not help */
 };
@@ -38,7 +39,7 @@ struct nf_answer {
     char fence[NF_FENCE_MAX];  /* NF_GRANTED */
     char holder[NF_TOKEN_MAX]; /* NF_BUSY: one holder's token, or foreign value, cut */
     char holder_mode;          /* NF_BUSY: 'x' or 's' */
-    int64_t left_ms;           /* NF_BUSY: until it is worth to look again, mostly the end of the holder's lease; -1 never */
+    int64_t left_ms;           /* NF_BUSY: until it is worth to look again, mostly the end of the holder's lease; -1 never; NF_GRACE */
     int64_t redis_ms;          /* NF_BUSY: Redis' clock when it answered, in ms */
     int64_t before_me;         /* NF_BUSY: waiters ahead; -1 when not queued */
     bool reached;              /* the request may have reached Redis, even if no answer came */
@@ -63,6 +64,9 @@ struct nf_request {
    one for dead. */
 #define NF_WAITER_POLL_MS 2600
 
+/* NETFLOCK_GRACE as the scripts want it. */
+const char *nf_grace_arg(const struct nf_redis_opts *o);
+
 void nf_op_acquire(const struct nf_config *c, const struct nf_request *q, int64_t deadline_ms, struct nf_answer *a);
 
 /*
@@ -78,8 +82,9 @@ struct nf_renewal {
     const char *fence;
     int identity_len;
     char mode;
-    enum { NF_RENEWED, NF_RECLAIMED, NF_GONE, NF_UNKNOWN } result;
-    char holder[NF_TOKEN_MAX]; /* NF_GONE: who has it now, "" nobody */
+    bool late;                                                                 /* the tenure's own deadline is past */
+    enum { NF_RENEWED, NF_RECLAIMED, NF_GONE, NF_MISSING, NF_UNKNOWN } result; /* MISSING: byte ranges, to be reclaimed */
+    char holder[NF_TOKEN_MAX];                                                 /* NF_GONE: who has it now, "" nobody */
 };
 
 /* Renews n tenures, pipelined. Returns 0, or -errno with `why` (those without an answer stay NF_UNKNOWN). */

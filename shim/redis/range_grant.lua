@@ -28,6 +28,9 @@ end
 -- [lo, hi) may have become free.
 local function grant(lo, hi, grant_ms)
     if redis.call('EXISTS', queue) == 0 then return end
+    -- Not in the grace after a restart (run.lua): holders may still be missing.
+    local till = string.match(redis.call('GET', prefix .. 'run') or '', ':(%d+)')
+    if till and tonumber(till) > now then return end
     local granted, nudged = {}, 0
     for _, member in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
         local mode, a, b = string.sub(member, 1, 1), string.sub(member, 2, 17), string.sub(member, 18, 33)

@@ -2,13 +2,15 @@
 -- KEYS: file   ARGV: token, length of its identity (0: no other has the same), seq, mode x|s|u, start, end, ttl ms,
 -- step ('' ask once, 'q' queue when busy, 'k' note only that the caller waits in its kernel, 'c' cancel such waiting),
 -- the wait's own token (NONCE is BASE.0~NUMBER) or '', owners to adopt "ID SEQ ID SEQ", 1 if the caller thinks that it holds
--- something of the file (u: afterwards; else: before)
+-- something of the file (u: afterwards; else: before), the server's run id and NETFLOCK_GRACE (run.lua)
 -- Returns {1, fence}: done; {0, mode, token, start, end, ms left, waiters before, adoptable owners "ID SEQ ..."}: busy;
--- {2}: waiting would be a deadlock; {3}: a later request of this owner came first; {4}: its lease has run out, all is lost.
+-- {2}: waiting would be a deadlock; {3}: a later request of this owner came first; {4}: its lease has run out, all is lost;
+-- {5, ms left of the grace}.
 -- What the own host's kernel refuses to nobody else it has allowed to us: a conflicting owner of the same identity is stale
 -- where we ask. It is adopted (its range taken from it, or made shared) by naming it with the seq that was seen.
 --#include ranges.lua
 --#include range_grant.lua
+--#include run.lua
 local token, seq, mode, a, b, ttl = ARGV[1], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
 local step, waiting, holds = ARGV[8], ARGV[9] ~= '', ARGV[11] == '1'
 local id = id_of(token)
@@ -20,9 +22,21 @@ local place = mode .. a .. b .. ARGV[9]
 local lo, hi = a, b
 if purge() then lo, hi = '0', HIGH end
 
+-- Does the owner have the range exclusively, and now asks for less?
+local function weaker()
+    local at = a
+    for _, s in ipairs(segments(ranges, a, b, false)) do
+        if mode ~= 's' or s.a > at or not string.find(',' .. s.h .. ',', '[xs]' .. id .. ',') then return false end
+        at = s.b
+    end
+    return at >= b
+end
+
 local stored = seq_of(id)
 if step ~= 'c' and step ~= 'k' then
     if stored and stored > seq then return {3} end
+    local grace_ms = grace(file, ARGV[12], ARGV[13], ttl, mode ~= 'u' and holds and not stored)
+    if mode ~= 'u' and grace_ms > 0 and not weaker() then return {5, grace_ms} end
     if mode ~= 'u' and holds and not stored then return {4} end
 end
 

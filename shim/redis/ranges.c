@@ -70,6 +70,7 @@ static bool read_set(const redisReply *r, struct nf_range_answer *out)
 {
     const redisReply *code = nf_reply_element(r, 0, REDIS_REPLY_INTEGER);
     const redisReply *fence = nf_reply_element(r, 1, REDIS_REPLY_STRING);
+    const redisReply *left = nf_reply_element(r, 1, REDIS_REPLY_INTEGER);
     switch (code ? code->integer : -1) {
     case 0:
         out->result = NF_RANGE_BUSY;
@@ -89,6 +90,10 @@ static bool read_set(const redisReply *r, struct nf_range_answer *out)
     case 4:
         out->result = NF_RANGE_FORGOTTEN;
         return true;
+    case 5:
+        out->result = NF_RANGE_GRACE;
+        out->a.left_ms = left ? left->integer : 0;
+        return left != NULL;
     default:
         return false;
     }
@@ -154,6 +159,8 @@ void nf_range_set(const struct nf_config *c, const struct nf_range_request *q, i
     nf_cmd_str(&call.args, q->ticket);
     nf_cmd_str(&call.args, q->adopt);
     nf_cmd_str(&call.args, q->holds ? "1" : "0");
+    nf_cmd_str(&call.args, nf_arg_run);
+    nf_cmd_str(&call.args, nf_grace_arg(&c->redis));
     run(c, &call, deadline_ms, read_set, out);
 }
 
@@ -173,8 +180,8 @@ void nf_range_test(const struct nf_config *c, const struct nf_range_request *q, 
 
 #define TEXT_BYTES 36 /* "x START END " */
 
-int nf_range_sync(const struct nf_config *c, const struct nf_names *names, const char *token, uint64_t seq, const struct nf_ranges *held,
-                  int64_t deadline_ms)
+int nf_range_sync(const struct nf_redis_opts *o, const struct nf_policy *pol, const struct nf_names *names, const char *token, uint64_t seq,
+                  const struct nf_ranges *held, bool reclaim, int64_t deadline_ms)
 {
     char ttl[16];
     char number[24];
@@ -188,14 +195,19 @@ int nf_range_sync(const struct nf_config *c, const struct nf_names *names, const
     *p = 0;
     for (size_t i = 0; i < held->n; i++)
         p += snprintf(p, TEXT_BYTES + 1, "%c %016" PRIx64 " %016" PRIx64 " ", held->v[i].mode, held->v[i].start, held->v[i].end);
-    (void)snprintf(ttl, sizeof ttl, "%d", c->policy.ttl_ms);
+    (void)snprintf(ttl, sizeof ttl, "%d", pol->ttl_ms);
     (void)snprintf(number, sizeof number, "%" PRIu64, seq);
     nf_cmd_str(&call.args, number);
     nf_cmd_str(&call.args, ttl);
     nf_cmd_str(&call.args, text);
-    int r = nf_script_run(&c->redis, &call, 1, &reply, deadline_ms, why, sizeof why);
+    nf_cmd_str(&call.args, nf_arg_run);
+    nf_cmd_str(&call.args, nf_grace_arg(o));
+    nf_cmd_str(&call.args, reclaim ? "1" : "0");
+    int r = nf_script_run(o, &call, 1, &reply, deadline_ms, why, sizeof why);
     if (r == 0 && reply->type != REDIS_REPLY_INTEGER)
         r = -EPROTO;
+    if (r == 0 && reclaim && reply->integer != 1)
+        r = -ENOENT;
     freeReplyObject(reply);
     nf_free(text);
     return r;
@@ -218,10 +230,13 @@ int nf_range_drop(const struct nf_redis_opts *o, const struct nf_policy *p, cons
     return done ? 1 : -EPROTO;
 }
 
-void nf_range_renew_call(struct nf_script_call *call, const struct nf_renewal *r, const char *ttl)
+void nf_range_renew_call(struct nf_script_call *call, const struct nf_renewal *r, const char *ttl, const char *grace)
 {
     *call = call_for(&nf_script_range_renew, r->names, r->token);
     nf_cmd_str(&call->args, ttl);
+    nf_cmd_str(&call->args, nf_arg_run);
+    nf_cmd_str(&call->args, grace);
+    nf_cmd_str(&call->args, r->late ? "1" : "0");
 }
 
 /* "MODE START END ..." from a reply. */

@@ -44,6 +44,7 @@ enum nf_range_result {
     NF_RANGE_BUSY,
     NF_RANGE_DEADLOCK,
     NF_RANGE_STALE,     /* a later request of the same owner came first */
+    NF_RANGE_GRACE,     /* as NF_GRACE: a.left_ms */
     NF_RANGE_FORGOTTEN, /* Redis does not know what the owner holds: all is lost */
     NF_RANGE_DOWN,      /* no usable answer; asking again may help */
     NF_RANGE_REFUSED,   /* asking again will not help */
@@ -61,16 +62,19 @@ void nf_range_set(const struct nf_config *c, const struct nf_range_request *q, i
 /* Who of other hosts keeps the owner from the range? BUSY or DONE, DOWN, REFUSED. */
 void nf_range_test(const struct nf_config *c, const struct nf_range_request *q, int64_t deadline_ms, struct nf_range_answer *out);
 
-/* Takes from the owner what is not in `held`. 0, or -errno: then try again. */
-int nf_range_sync(const struct nf_config *c, const struct nf_names *names, const char *token, uint64_t seq, const struct nf_ranges *held,
-                  int64_t deadline_ms);
+/*
+ * Takes from the owner what is not in `held`. 0, or -errno: then try again. With `reclaim`, when Redis has lost the owner:
+ * gives it what is in `held`; -ENOENT when that cannot be had any more.
+ */
+int nf_range_sync(const struct nf_redis_opts *o, const struct nf_policy *p, const struct nf_names *names, const char *token, uint64_t seq,
+                  const struct nf_ranges *held, bool reclaim, int64_t deadline_ms);
 
 /* Ends an owner: as nf_op_release(). */
 int nf_range_drop(const struct nf_redis_opts *o, const struct nf_policy *p, const struct nf_request *q, int64_t deadline_ms,
                   struct nf_answer *a);
 
-/* The call that renews an owner's lease. `ttl` must live until it is sent. */
-void nf_range_renew_call(struct nf_script_call *call, const struct nf_renewal *r, const char *ttl);
+/* The call that renews an owner's lease. `ttl` and `grace` must live until it is sent. */
+void nf_range_renew_call(struct nf_script_call *call, const struct nf_renewal *r, const char *ttl, const char *grace);
 
 /* What an owner holds, for its keeper: 0, -ENOENT when Redis does not know it, or another -errno. */
 int nf_range_list(const struct nf_redis_opts *o, const struct nf_names *names, const char *token, int64_t deadline_ms, uint64_t *seq,

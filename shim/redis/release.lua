@@ -21,7 +21,12 @@ if ARGV[3] == '1' then
     redis.call('ZREM', alive, mode .. ':' .. token)
     redis.call('DEL', 'netflock:{' .. key .. '}:wait:' .. token)
 end
-if redis.call('EXISTS', queue) == 1 then
+-- Not in the grace after a restart (run.lua): other holders may still be missing. The waiters ask again by themselves.
+local function in_grace()
+    local till = string.match(redis.call('GET', 'netflock:{' .. key .. '}:run') or '', ':(%d+)')
+    return till and tonumber(till) > redis.call('TIME')[1] * 1000
+end
+if redis.call('EXISTS', queue) == 1 and not in_grace() then
 --#include fence.lua
 --#include grant.lua
     if grant_waiters(fence_key, queue, alive, tonumber(ARGV[4]), '') then held = held + 2 end

@@ -1,7 +1,11 @@
--- Extends a tenure. KEYS: lock, fence   ARGV: token, mode, ttl ms, fence of the tenure, length of the token's identity
+-- Extends a tenure. KEYS: lock, fence   ARGV: token, mode, ttl ms, fence of the tenure, length of the token's identity,
+-- the server's run id and NETFLOCK_GRACE (run.lua), 1 if the caller's own deadline is past
 -- Returns {1}: extended; {2}: the key was gone, nobody had been in between, and it was taken back;
 -- {0, a token that holds it now, or ''}: lost.
 local key, token, ttl = KEYS[1], ARGV[1], tonumber(ARGV[3])
+--#include run.lua
+local in_grace = grace(key, ARGV[6], ARGV[7], ttl, true) > 0 and ARGV[8] ~= '1'
+redis.call('EXPIRE', 'netflock:{' .. key .. '}:run', 86400)
 local kind = redis.call('TYPE', key)['ok']
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -31,6 +35,13 @@ elseif kind == 'zset' and present(redis.call('ZSCORE', key, token)) then
     redis.call('EXPIRE', KEYS[2], 86400)
     return {1}
 end
+-- In the grace nobody new was let in: what Redis has forgotten its holder takes back, and the fence with it.
+if in_grace and ARGV[2] == 's' and kind == 'zset' then
+    redis.call('ZADD', key, now + ttl, token)
+    if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ttl) end
+    return {2}
+end
+if in_grace and kind == 'none' then redis.call('SET', KEYS[2], ARGV[4], 'EX', 86400) end
 if kind == 'none' and redis.call('GET', KEYS[2]) == ARGV[4] then
     if ARGV[2] == 'x' then
         redis.call('SET', key, token, 'PX', ttl)

@@ -11,7 +11,7 @@ struct nf_script {
     const char *text;
 };
 
-extern const struct nf_script nf_script_acquire, nf_script_release, nf_script_renew;
+extern const struct nf_script nf_script_acquire, nf_script_release, nf_script_renew, nf_script_look;
 extern const struct nf_script nf_script_range_set, nf_script_range_test, nf_script_range_sync, nf_script_range_renew, nf_script_range_list;
 
 struct nf_script_call {

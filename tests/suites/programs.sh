@@ -81,6 +81,73 @@ test_exec_9_or_exit_with_E() {
 	H 2 sh -c "exec 9>$F; flock -n -E 9 9 || exit; exit 0"; assertEquals "-E 9" 9 $?
 }
 
+test_flock_s_exit_status_and_time_limit_against_another_host() {
+	spawn 1 flock "$F" sleep 60; wait_held "$F"
+	H 2 flock -n "$F" true; assertEquals "-n" 1 $?
+	H 2 flock -n -E 9 "$F" true; assertEquals "-n -E 9" 9 $?
+	timed H 2 flock -w 1 "$F" true; assertEquals "-w 1" 1 $RC
+	assertBetween "milliseconds of -w 1" 1000 1900 $MS
+	timed H 2 flock -w 1 -E 7 -s "$F" true; assertEquals "-w 1 -E 7 -s" 7 $RC
+	assertEquals "nobody waits any more" "lock:$F" "$(leftover_keys)"
+	pkill -KILL -P $PID; kill -KILL $PID; { wait $PID; } 2>/dev/null
+	must '[ "$(busy "$F")" = 0 ]' 2
+	H 2 flock -w 1 "$F" sh -c 'exit 5'; assertEquals "the command's own status" 5 $?
+	assertNoKeys
+}
+
+test_flock_u_by_another_program_lets_the_other_host_in_when_it_returns() {
+	local i
+	for i in 1 2 3 4 5; do
+		spawn 1 NETFLOCK_TTL=20s sh -c "exec 9>$F; flock 9; touch $W/shared/u1; until [ -e $W/shared/u2 ]; do sleep 0.01; done
+			flock -u 9; touch $W/shared/u3; sleep 60"
+		must '[ -e $W/shared/u1 ]'
+		assertEquals "before" 1 "$(busy "$F")"
+		touch "$W/shared/u2"; must '[ -e $W/shared/u3 ]'
+		assertEquals "after" 0 "$(busy "$F")"
+		pkill -KILL -P $PID; kill -KILL $PID; { wait $PID; } 2>/dev/null
+		rm -f "$W"/shared/u?
+	done
+	H 1 NETFLOCK_TTL=20s sh -c "exec 9>$F; flock 9; flock -u 9; flock -n 9 && flock -u 9"; assertEquals "at once, and again" 0 $?
+	assertEquals 0 "$(busy "$F")"
+	assertNoKeys
+}
+
+test_python_s_pass_fds_on_two_hosts() {
+	spawn 1 python3 -c 'if 1:
+		import fcntl, subprocess, sys
+		f = open(sys.argv[1], "a"); fcntl.flock(f, fcntl.LOCK_EX)
+		subprocess.Popen(["sleep", "60"], pass_fds=[f.fileno()]); open(sys.argv[2], "w")' "$F" "$W/shared/passed"
+	wait $PID; assertEquals 0 $?
+	local end=$(($(now_ms) + 1500)) # more than a lease
+	while [ "$(now_ms)" -lt $end ]; do held "$F" || { fail "the key is gone"; break; }; sleep 0.05; done
+	assertEquals "the program is gone, its child has the lock" 1 "$(busy "$F")"
+	kill_strays
+	must '[ "$(busy "$F")" = 0 ]' 2
+	assertNoKeys
+}
+
+test_a_pre_forking_server_that_locks_before_it_forks_on_two_hosts() {
+	cat >"$W/server.py" <<-'S'
+		import fcntl, os, sys, time
+		f = open(sys.argv[1], "a")
+		try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+		except BlockingIOError: sys.exit(3)
+		for i in range(3):
+		    if os.fork() == 0: time.sleep(60)
+		time.sleep(60)
+	S
+	spawn 1 python3 "$W/server.py" "$F"; local p=$PID
+	must '[ "$(pgrep -P $p | count)" = 3 ]'
+	H 2 python3 "$W/server.py" "$F"; assertEquals "on host 2" 3 $?
+	kill -KILL $p; { wait $p; } 2>/dev/null
+	local end=$(($(now_ms) + 1500)) # more than a lease
+	while [ "$(now_ms)" -lt $end ]; do held "$F" || { fail "the key is gone"; break; }; sleep 0.05; done
+	H 2 python3 "$W/server.py" "$F"; assertEquals "the workers still have it" 3 $?
+	kill_strays
+	must '[ "$(busy "$F")" = 0 ]' 2
+	assertNoKeys
+}
+
 # daemon WORDS...: becomes a daemon that holds $F by a pid file.
 daemon_excludes() {
 	H 1 "$@" "$F"; assertEquals "it starts" 0 $?
@@ -113,6 +180,11 @@ test_children_of_start_stop_daemon() {
 	local end=$(($(now_ms) + 1500))
 	while [ "$(now_ms)" -lt $end ]; do held "$F" || { fail "the key is gone"; break; }; sleep 0.05; done
 	assertEquals 1 "$(busy "$F")"
+	H 1 start-stop-daemon --stop --pidfile "$W/ssd.pid" --signal KILL >/dev/null; assertEquals "stopped" 0 $?
+	assertEquals "its child still has it" 1 "$(busy "$F")"
+	kill_strays
+	must '[ "$(busy "$F")" = 0 ]' 2
+	assertNoKeys
 }
 
 test_logrotate_on_two_hosts() {
@@ -149,6 +221,26 @@ test_anacron_runs_its_jobs() {
 	H 1 anacron -d -n -f -t "$W/anacrontab" -S "$D/spool" 2>"$W/err"; status_is 0 $? "" "$W/err"
 	assertTrue '[ -e $W/shared/anacron.ran ]'
 	rm -rf "$HOSTS"/?/spool
+	must '[ -z "$(leftover_keys)" ]' 3
+}
+
+test_anacron_on_two_hosts() {
+	need anacron || return 0
+	has_record_locks || return 0
+	# It locks the time stamp of each job (a record lock), and leaves out what another one has locked.
+	mkdir -p "$HOSTS/1/spool" "$HOSTS/2/spool"
+	printf '1 0 job touch %s/shared/job; until [ -e %s/shared/over ]; do sleep 0.05; done\n' "$W" "$W" >"$W/anacrontab"
+	spawn 1 anacron -d -f -t "$W/anacrontab" -S "$D/spool" 2>"$W/err"; local p=$PID
+	must '[ -e $W/shared/job ]'
+	rm "$W/shared/job"
+	timeout 20 "$TESTS/host" -s 2 anacron -d -f -t "$W/anacrontab" -S "$D/spool" 2>"$W/err2"; status_is 0 $? "on host 2" "$W/err2"
+	assertContains "$(cat "$W/err2")" "locked by another anacron"
+	assertFalse "it has not run the job" '[ -e $W/shared/job ]'
+	touch "$W/shared/over"; wait $p; status_is 0 $? "on host 1" "$W/err"
+	must '[ -z "$(leftover_keys)" ]' 3
+	H 2 anacron -d -f -t "$W/anacrontab" -S "$D/spool" 2>"$W/err2"
+	assertTrue "afterwards it runs it: $(cat "$W/err2")" '[ -e $W/shared/job ]'
+	rm -rf "$HOSTS"/?/spool "$W/shared/job" "$W/shared/over"
 	must '[ -z "$(leftover_keys)" ]' 3
 }
 
