@@ -117,10 +117,10 @@ static int failed(const struct lock_job *job, int err)
 }
 
 /*
- * 0, or the exit status. When the time is over we ask once more without waiting: only then it is known whether somebody
- * has the lock, or Redis is away.
+ * False with the exit status, which may be any: -E 0. When the time is over we ask once more without waiting: only then it is known whether
+ * somebody has the lock, or Redis is away.
  */
-static int take(const struct lock_job *job, int fd)
+static bool take(const struct lock_job *job, int fd, int *status)
 {
     bool reopened = false;
     bool once = job->nonblock || (job->timeout && job->timeout_us == 0);
@@ -135,11 +135,12 @@ static int take(const struct lock_job *job, int fd)
             continue;
         }
         set_timer(0);
-        return failed(job, err);
+        *status = failed(job, err);
+        return false;
     }
     set_timer(0);
     (void)signal(SIGALRM, SIG_DFL);
-    return 0;
+    return true;
 }
 
 /* The fencing token into the command's environment; another one's must not stay there. */
@@ -191,11 +192,10 @@ int lock_take(struct lock_job *job)
     if (!c->disabled && !below_prefix(c, job->word, fd))
         return LOCK_CONFIGURATION;
     int64_t start = now_us();
-    status = take(job, fd);
-    if (status == 0 && job->op != LOCK_UN && tell_fence(c, job->word, fd) < 0)
-        status = job->outage;
-    if (status != 0)
+    if (!take(job, fd, &status))
         return status;
+    if (job->op != LOCK_UN && tell_fence(c, job->word, fd) < 0)
+        return job->outage;
     int64_t took = now_us() - start;
     if (job->verbose)
         printf("netflock: getting lock took %" PRId64 ".%06" PRId64 " seconds\n", took / 1000000, took % 1000000);

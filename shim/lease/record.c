@@ -24,8 +24,9 @@
 atomic_int nf_record_count;
 
 static pthread_mutex_t list_mu = PTHREAD_MUTEX_INITIALIZER;
-static TAILQ_HEAD(, nf_record_file) files = TAILQ_HEAD_INITIALIZER(files);
-static char process_base[40]; /* this process as an owner, in all files; guarded by list_mu */
+#define BUCKETS 256
+static struct nf_record_file_list files[BUCKETS]; /* by inode; all zero: none */
+static char process_base[40];                     /* this process as an owner, in all files; guarded by list_mu */
 static atomic_ulong generations;
 
 static void random_base(char *buf, size_t size, char kind)
@@ -35,15 +36,23 @@ static void random_base(char *buf, size_t size, char kind)
     (void)snprintf(buf, size, "%c%016" PRIx64 "%016" PRIx64, kind, n[0], n[1]);
 }
 
+/* With list_mu held. */
+static struct nf_record_file *look_up(dev_t dev, ino_t ino)
+{
+    struct nf_record_file *f;
+    LIST_FOREACH(f, &files[ino % BUCKETS], link)
+    if (f->dev == dev && f->ino == ino)
+        break;
+    return f;
+}
+
 struct nf_record_file *nf_record_file_find(dev_t dev, ino_t ino)
 {
     struct nf_record_file *f;
     if (atomic_load_explicit(&nf_record_count, memory_order_relaxed) == 0)
         return NULL;
     pthread_mutex_lock(&list_mu);
-    TAILQ_FOREACH (f, &files, link)
-        if (f->dev == dev && f->ino == ino)
-            break;
+    f = look_up(dev, ino);
     if (f)
         f->refs++;
     pthread_mutex_unlock(&list_mu);
@@ -54,15 +63,13 @@ struct nf_record_file *nf_record_file_get(dev_t dev, ino_t ino)
 {
     struct nf_record_file *f;
     pthread_mutex_lock(&list_mu);
-    TAILQ_FOREACH (f, &files, link)
-        if (f->dev == dev && f->ino == ino)
-            break;
+    f = look_up(dev, ino);
     if (!f && (f = nf_calloc(1, sizeof *f))) {
         f->dev = dev;
         f->ino = ino;
         pthread_mutex_init(&f->mu, NULL);
         TAILQ_INIT(&f->records);
-        TAILQ_INSERT_TAIL(&files, f, link);
+        LIST_INSERT_HEAD(&files[ino % BUCKETS], f, link);
     }
     if (f)
         f->refs++;
@@ -75,7 +82,7 @@ static void put_locked(struct nf_record_file *f)
 {
     if (--f->refs > 0)
         return;
-    TAILQ_REMOVE(&files, f, link);
+    LIST_REMOVE(f, link);
     pthread_mutex_destroy(&f->mu);
     nf_free(f);
 }
@@ -90,7 +97,9 @@ void nf_record_file_put(struct nf_record_file *f)
 struct nf_record_file *nf_record_file_next(struct nf_record_file *after)
 {
     pthread_mutex_lock(&list_mu);
-    struct nf_record_file *f = after ? TAILQ_NEXT(after, link) : TAILQ_FIRST(&files);
+    struct nf_record_file *f = after ? LIST_NEXT(after, link) : NULL;
+    for (size_t i = after ? after->ino % BUCKETS + 1 : 0; !f && i < BUCKETS; i++)
+        f = LIST_FIRST(&files[i]);
     if (f)
         f->refs++;
     if (after)
@@ -151,7 +160,7 @@ struct nf_record *nf_record_new(struct nf_record_file *f, char kind, int fd, con
         goto fail;
     r->file = f;
     r->kind = kind;
-    r->fd = kind == 'o' ? fd : -1;
+    r->fd = fd;
     pthread_mutex_lock(&list_mu);
     if (!process_base[0])
         random_base(process_base, sizeof process_base, 'p');
@@ -320,7 +329,7 @@ void nf_record_release_all(void)
 void nf_record_fork_child(void)
 {
     (void)pthread_mutex_init(&list_mu, NULL);
-    TAILQ_INIT(&files);
+    memset(files, 0, sizeof files);
     process_base[0] = 0;
     if (atomic_exchange(&nf_record_count, 0) > 0)
         nf_watch_all(false);

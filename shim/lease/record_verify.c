@@ -50,7 +50,8 @@ static void trim(struct nf_record *r, int fd)
 /* A process: the close of any descriptor of the file drops all it has there. */
 static bool process_gone(struct nf_record *r)
 {
-    int fd = nf_fd_find(r->file->dev, r->file->ino, none, any, 0);
+    int fd = nf_fd_is(r->fd, r->file->dev, r->file->ino) ? r->fd : nf_fd_find(r->file->dev, r->file->ino, none, any, 0);
+    r->fd = fd < 0 ? -1 : fd;
     if (fd >= 0 && !r->alone)
         trim(r, fd);
     return fd == -ENOENT || r->held.n == 0;

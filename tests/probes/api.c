@@ -14,6 +14,9 @@
  *   exec                this program again, with its descriptors
  *   exit
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "netflock.h"
 
 #include <dlfcn.h>
