@@ -145,6 +145,7 @@ int serve_start(int ctl)
     if (nf_sys.recv(ctl, &hello, sizeof hello, 0) != sizeof hello || hello.magic != NF_HO_MAGIC || hello.type != NF_HO_HELLO)
         return -EPROTO;
     keeper.redis = hello.redis;
+    keeper.redis.check = NF_CHECK_OFF; /* the host has looked already */
     keeper.policy = hello.policy;
     if (hello.log.where == 's')
         hello.log.where = 'y'; /* the host's stderr is not ours */

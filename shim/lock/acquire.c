@@ -104,7 +104,7 @@ static int adopt(struct asking *k)
 
 static int refused(const struct asking *k)
 {
-    nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): Redis says: %s", k->f->key, k->a.why);
+    nf_refused(k->f->key, k->a.why);
     return -ENOLCK;
 }
 
@@ -187,6 +187,7 @@ static int ask(struct asking *k)
         switch (k->a.outcome) {
         case NF_GRANTED:
             nf_outage_over(k->c);
+            nf_granted(k->f->key);
             k->reached = true;
             k->renewed_ms = k->a.sent_ms;
             k->deadline_ms = nf_lease_deadline(k->a.sent_ms, k->c->policy.ttl_ms);

@@ -167,7 +167,7 @@ static int redis_take(struct nf_record_call *k, struct nf_record *r, const struc
         nf_grace_say(k->c, a->a.left_ms);
         return NF_TRY_GRACE;
     case NF_RANGE_REFUSED:
-        nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): Redis says: %s", k->f.key, a->a.why);
+        nf_refused(k->f.key, a->a.why);
         return -ENOLCK;
     default:
         return NF_TRY_REDIS_DOWN;
@@ -225,6 +225,7 @@ static int try_with(struct nf_record_call *k, struct nf_record *r, const struct 
     e = redis_take(k, r, ticket, a);
     if (e == 0) {
         nf_outage_over(k->c);
+        nf_granted(k->f.key);
         return enter(k, r, a);
     }
     if (e == NF_TRY_REDIS_DOWN) {

@@ -72,7 +72,7 @@ static int redis_wait(const struct nf_record_call *k, const struct nf_record *r,
     if (e == 0 || e == -EINTR)
         return e == 0 ? NF_TRY_AGAIN : e;
     if (e == -EACCES) {
-        nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): Redis says: %s", k->f.key, a->why);
+        nf_refused(k->f.key, a->why);
         return -ENOLCK;
     }
     return NF_TRY_REDIS_DOWN;

@@ -83,7 +83,7 @@ void nf_op_acquire(const struct nf_config *c, const struct nf_request *q, int64_
     char identity[16];
     char sleep[16];
     const struct nf_names *n = q->names;
-    struct nf_script_call call = {.script = &nf_script_acquire, .n_keys = 4};
+    struct nf_script_call call = {.script = &nf_script_acquire, .n_keys = 4, .taking = true};
     (void)snprintf(ttl, sizeof ttl, "%d", c->policy.ttl_ms);
     (void)snprintf(sleep, sizeof sleep, "%d", q->wait ? q->sleep_ms : 0);
     (void)snprintf(identity, sizeof identity, "%d", q->identity_len);
