@@ -23,8 +23,8 @@ LOCK := $(wildcard shim/lock/*.c)
 EXPORT := $(wildcard shim/export/*.c)
 KEEPER := $(wildcard shim/keeper/*.c)
 CLI := $(wildcard shim/cli/*.c)
-LUA := $(addprefix shim/redis/,acquire.lua release.lua renew.lua range_set.lua range_test.lua range_sync.lua range_renew.lua \
-	range_list.lua)
+LUA := $(addprefix shim/redis/,acquire.lua release.lua renew.lua look.lua range_set.lua range_test.lua range_sync.lua \
+	range_renew.lua range_list.lua)
 
 SHIM_SRC := $(BASE) $(REDIS) $(LEASE) $(LOCK) $(EXPORT)
 KEEPER_SRC := $(BASE) $(REDIS) shim/lease/proto.c $(KEEPER)

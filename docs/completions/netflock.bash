@@ -4,7 +4,7 @@ _netflock() {
 	local settings="--prefix --url --password-file --connect-timeout"
 	COMPREPLY=()
 	if [ "$COMP_CWORD" -eq 1 ]; then
-		mapfile -t COMPREPLY < <(compgen -W "run status help --help --version" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "run lock fence status help --help --version" -- "$cur")
 		return
 	fi
 	case $prev in
@@ -17,6 +17,7 @@ _netflock() {
 	--keeper) mapfile -t COMPREPLY < <(compgen -W "auto always never" -- "$cur"); return ;;
 	--log-level) mapfile -t COMPREPLY < <(compgen -W "error warn info debug" -- "$cur"); return ;;
 	--url | --ttl | --connect-timeout | --host) return ;;
+	-w | -E | --timeout | --wait | --conflict-exit-code | --outage-exit-code) [ "${COMP_WORDS[1]}" != lock ] || return ;;
 	esac
 	case ${COMP_WORDS[1]} in
 	run)
@@ -37,6 +38,37 @@ _netflock() {
 			mapfile -t COMPREPLY < <(compgen -c -- "$cur")
 		fi
 		;;
+	lock)
+		# A file, and options on both sides of it; then a command. -c takes one of the shell's.
+		local files=0
+		for ((i = 2; i < COMP_CWORD; i++)); do
+			case ${COMP_WORDS[i]} in
+			--) [ "$files" = 0 ] || { i=$((i + 1)); break; } ;;
+			--shared | --exclusive | --nonblock | --nb | --close | --no-fork | --unlock | --verbose | --version | --help) ;;
+			-w | -E | -c | --*) i=$((i + 1)) ;;
+			-*) ;;
+			*) [ "$files" = 0 ] || break; files=1 ;;
+			esac
+		done
+		if [ "$i" -lt "$COMP_CWORD" ] && declare -F _command_offset >/dev/null; then
+			_command_offset "$i"
+		elif [[ $cur == -* ]]; then
+			mapfile -t COMPREPLY < <(compgen -W "-s -x -e -u -n -w -E -o -F -c -v -V --shared --exclusive --unlock --nonblock --nb --timeout --wait
+				--conflict-exit-code --outage-exit-code --close --no-fork --command --verbose --version $settings --ttl --on-outage
+				--on-lost --keeper --local --host --log --log-level --help --" -- "$cur")
+		elif [ "$files" = 0 ]; then
+			mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		else
+			mapfile -t COMPREPLY < <(compgen -c -- "$cur")
+		fi
+		;;
+	fence)
+		if [[ $cur == -* ]]; then
+			mapfile -t COMPREPLY < <(compgen -W "$settings --host --help" -- "$cur")
+		else
+			mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		fi
+		;;
 	status)
 		if [[ $cur == -* ]]; then
 			mapfile -t COMPREPLY < <(compgen -W "--json $settings --help" -- "$cur")
@@ -44,7 +76,7 @@ _netflock() {
 			mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		fi
 		;;
-	help) mapfile -t COMPREPLY < <(compgen -W "run status" -- "$cur") ;;
+	help) mapfile -t COMPREPLY < <(compgen -W "run lock fence status" -- "$cur") ;;
 	esac
 }
 complete -o filenames -F _netflock netflock

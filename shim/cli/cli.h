@@ -6,6 +6,7 @@
 
 #include "base/config.h"
 
+#include <getopt.h>
 #include <stdbool.h>
 
 /* Exit codes. 125 to 127 are those of env(1), nohup(1) and timeout(1), so that a command's own stay apart. */
@@ -13,7 +14,8 @@ enum {
     EXIT_OK = 0,
     EXIT_PATH = 1,             /* status: a path that cannot be looked up; output that cannot be written */
     EXIT_USAGE = 2,            /* wrong usage, wrong configuration */
-    EXIT_REDIS = 3,            /* status: Redis cannot be reached, or refuses */
+    EXIT_NOT_HELD = 1,         /* fence: this host does not hold the file */
+    EXIT_REDIS = 3,            /* status, fence: Redis cannot be reached, or refuses */
     EXIT_REFUSED = 125,        /* run: a preloaded library could not protect the command */
     EXIT_NOT_EXECUTABLE = 126, /* run: the command was found, and cannot be executed */
     EXIT_NOT_FOUND = 127,      /* run: there is no such command */
@@ -22,8 +24,21 @@ enum {
 /* argv: COMMAND and its arguments, NULL at the end. Returns only when the command was not run. */
 int cmd_run(char **argv);
 
+/* argv[1..]: what follows "lock" or "fence". */
+int cmd_lock(int argc, char **argv);
+int cmd_fence(int argc, char **argv);
+
+void help_lock(void);
+void help_fence(void);
+
 /* paths: NULL at the end. */
 int cmd_status(char **paths, bool json);
+
+/* The key of the file that the kernel calls so, to be freed; NULL if it is below no prefix. */
+char *name_to_key(const struct nf_config *c, const char *name);
+
+/* Complains that a file is below no prefix. */
+void complain_prefix(const struct nf_config *c, const char *verb, const char *path, const char *name);
 
 /* Writes one line "netflock: ..." to stderr, control characters in it escaped. */
 void complain(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -38,7 +53,13 @@ struct options {
     bool takes_json;
     bool json;
     bool help;
+    const char *letters;      /* the subcommand's own options as for getopt(3), after "+:h", or NULL */
+    const struct option *own; /* its long ones, with the letter or a number from OPTION_OWN on, { 0 } at the end, or NULL */
+    int (*take)(struct options *o, int option, const char *value); /* takes one of them: 0, or -1 after a complaint */
+    void *arg;
 };
+
+#define OPTION_OWN 300
 
 /*
  * Parses argv[1..] up to "--" or the first word that is no option; checks each value and puts it into the environment

@@ -43,12 +43,17 @@ void *need(void *memory)
 static void help_general(FILE *to)
 {
     (void)fputs("usage: netflock run [OPTION...] [--] COMMAND [ARG...]\n"
+                "       netflock lock [OPTION...] FILE [--] COMMAND [ARG...]\n"
+                "       netflock lock [OPTION...] FD\n"
+                "       netflock fence [OPTION...] FILE|FD\n"
                 "       netflock status [--json] [OPTION...] [PATH...]\n"
-                "       netflock help [run|status]\n"
+                "       netflock help [run|lock|fence|status]\n"
                 "       netflock --help | --version\n"
                 "\n"
                 "run       runs COMMAND so that its flock() and fcntl() locks on files below a prefix also\n"
                 "          exclude the other hosts that use the same Redis\n"
+                "lock      is flock(1) between hosts: runs COMMAND under a lock on FILE\n"
+                "fence     prints the fencing token of a lock that this host has\n"
                 "status    shows who holds these locks and who waits for them\n"
                 "\n"
                 "Options such as --prefix, --url and --ttl are settings of netflock.conf(5); what\n"
@@ -91,8 +96,12 @@ static int cmd_help(const char *topic)
         help_run();
     else if (strcmp(topic, "status") == 0)
         help_status();
+    else if (strcmp(topic, "lock") == 0)
+        help_lock();
+    else if (strcmp(topic, "fence") == 0)
+        help_fence();
     else {
-        complain("there is no help on \"%s\"; there is on run and status", topic);
+        complain("there is no help on \"%s\"; there is on run, lock, fence and status", topic);
         return EXIT_USAGE;
     }
     return EXIT_OK;
@@ -122,6 +131,10 @@ int main(int argc, char **argv)
         help_general(stderr);
     } else if (strcmp(verb, "run") == 0 || strcmp(verb, "status") == 0) {
         r = subcommand(verb, argc - 1, argv + 1);
+    } else if (strcmp(verb, "lock") == 0) {
+        r = cmd_lock(argc - 1, argv + 1);
+    } else if (strcmp(verb, "fence") == 0) {
+        r = cmd_fence(argc - 1, argv + 1);
     } else if (strcmp(verb, "help") == 0 || strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0) {
         r = cmd_help(argv[2]);
     } else if (strcmp(verb, "--version") == 0 || strcmp(verb, "-V") == 0) {

@@ -17,9 +17,11 @@
 #include <unistd.h>
 
 #define SETTINGS_MAX 64
+#define TABLE_MAX (SETTINGS_MAX + 32)
 #define NAME_MAX_LEN 64
 
-enum { OPT_JSON = 1, OPT_HELP, OPT_SETTING };
+/* Above the characters that are short options, and what a subcommand numbers its own long ones with. */
+enum { OPT_JSON = 1, OPT_HELP, OPT_SETTING = OPTION_OWN + 100 };
 
 /* "password_file" -> "password-file" */
 static void option_name(const char *setting, char *out)
@@ -145,21 +147,26 @@ static void make_table(const struct options *o, struct option *table, char names
     if (o->takes_json)
         table[n++] = (struct option){"json", no_argument, NULL, OPT_JSON};
     table[n++] = (struct option){"help", no_argument, NULL, OPT_HELP};
+    for (const struct option *own = o->own; own && own->name && n < TABLE_MAX - 1; own++)
+        table[n++] = *own;
     table[n] = (struct option){0};
 }
 
 int options_parse(struct options *o, int argc, char **argv)
 {
-    struct option table[SETTINGS_MAX + 3];
+    struct option table[TABLE_MAX];
+    char letters[64];
     char names[SETTINGS_MAX][NAME_MAX_LEN];
     const char *allowed;
     int opt;
     make_table(o, table, names);
+    (void)snprintf(letters, sizeof letters, "+:h%s", o->letters ? o->letters : "");
+    optind = 1; /* a command line may be read in two parts */
     opterr = 0; /* getopt's own message would show the word, with a password that it may hold */
     for (;;) {
         int at = optind;
         int index = 0;
-        opt = getopt_long(argc, argv, "+:h", table, &index);
+        opt = getopt_long(argc, argv, letters, table, &index);
         if (opt == -1)
             return optind;
         if (opt != ':' && opt != '?' && abbreviated(argv[at], table[index].name))
@@ -174,6 +181,9 @@ int options_parse(struct options *o, int argc, char **argv)
         } else if (opt == '?') {
             complain_option(o, argv[at]);
             return -1;
+        } else if (opt < OPT_SETTING) {
+            if (o->take(o, opt, optarg) < 0)
+                return -1;
         } else {
             const char *name = nf_config_var((size_t)(opt - OPT_SETTING), &allowed);
             if (apply(name, allowed, optarg) < 0)

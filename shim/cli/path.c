@@ -88,26 +88,36 @@ static char *make_key(const struct nf_prefix *p, const char *rest)
     return need(key);
 }
 
+char *name_to_key(const struct nf_config *c, const char *name)
+{
+    const char *rest = NULL;
+    for (size_t i = 0; i < c->n_prefix; i++)
+        if (!c->prefix[i].kernel)
+            nf_prefix_resolve(&c->prefix[i]);
+    const struct nf_prefix *p = name[0] == '/' ? nf_prefix_match(c, name, &rest) : NULL;
+    return p ? make_key(p, rest) : NULL;
+}
+
+void complain_prefix(const struct nf_config *c, const char *verb, const char *path, const char *name)
+{
+    const char *is = strcmp(path, name) == 0 ? "" : name;
+    if (c->n_prefix == 0)
+        complain("%s: %s is below no prefix: none is configured (--prefix, NETFLOCK_PREFIX)", verb, path);
+    else
+        complain("%s: %s%s%s%s is below no prefix (%s%s)", verb, path, *is ? " (" : "", is, *is ? ")" : "",
+                 c->prefix[0].path_len ? c->prefix[0].path : "/", c->n_prefix > 1 ? ", ..." : "");
+}
+
 char *path_to_key(const struct nf_config *c, const char *path)
 {
     char name[PATH_MAX];
-    const char *rest = NULL;
     int r = *path ? kernel_name(path, name, LINKS_MAX) : -ENOENT;
     if (r < 0) {
         complain("status: %s: %s", shown_word(path, name, sizeof name), strerror(-r));
         return NULL;
     }
-    for (size_t i = 0; i < c->n_prefix; i++)
-        if (!c->prefix[i].kernel)
-            nf_prefix_resolve(&c->prefix[i]);
-    const struct nf_prefix *p = name[0] == '/' ? nf_prefix_match(c, name, &rest) : NULL;
-    if (p)
-        return make_key(p, rest);
-    const char *is = strcmp(path, name) == 0 ? "" : name;
-    if (c->n_prefix == 0)
-        complain("status: %s is below no prefix: none is configured (--prefix, NETFLOCK_PREFIX)", path);
-    else
-        complain("status: %s%s%s%s is below no prefix (%s%s)", path, *is ? " (" : "", is, *is ? ")" : "",
-                 c->prefix[0].path_len ? c->prefix[0].path : "/", c->n_prefix > 1 ? ", ..." : "");
-    return NULL;
+    char *key = name_to_key(c, name);
+    if (!key)
+        complain_prefix(c, "status", path, name);
+    return key;
 }

@@ -226,3 +226,19 @@ bool library_usable(const char *path, char *why, size_t size)
         (void)close(fd);
     return !why[0];
 }
+
+int program_execute(const char *path, char **argv)
+{
+    (void)execv(path, argv);
+    if (errno != ENOEXEC)
+        return -errno;
+    size_t n = 0;
+    while (argv[n])
+        n++;
+    char **shell = need(calloc(n + 2, sizeof *shell));
+    shell[0] = (char *)"/bin/sh";
+    shell[1] = (char *)path;
+    memcpy(shell + 2, argv + 1, n * sizeof *shell); /* with the NULL at its end */
+    (void)execv(shell[0], shell);
+    return -errno;
+}

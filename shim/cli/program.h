@@ -10,6 +10,9 @@
 /* Finds name as execvp(3) does. Returns its path, to be freed, or NULL with *err -ENOENT or -EACCES, ... */
 char *program_find(const char *name, int *err);
 
+/* Executes the file, as execvp(3) does also with a script that has no first line. Returns -errno. */
+int program_execute(const char *path, char **argv);
+
 /*
  * False if a library that is preloaded would not be loaded by the program at path, or by the interpreter that its
  * first line names; `why` gets one clause: "is statically linked: ...". True also when nobody can tell.

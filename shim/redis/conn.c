@@ -222,12 +222,25 @@ int nf_conn_send(struct nf_conn *c, const struct nf_cmd *cmds, size_t n, int64_t
     return 0;
 }
 
+int nf_conn_post(struct nf_conn *c, const struct nf_cmd *cmd, int64_t deadline_ms)
+{
+    int r = nf_conn_send(c, cmd, 1, deadline_ms);
+    c->owed += r == 0;
+    return r;
+}
+
 /* Takes a reply out of what has been read; 1 if there is one, 0 if more is needed, -EPROTO. */
 static int take_reply(struct nf_conn *c, redisReply **out)
 {
     void *reply = NULL;
-    if (redisReaderGetReply(c->reader, &reply) != REDIS_OK)
-        return -EPROTO;
+    for (;;) {
+        if (redisReaderGetReply(c->reader, &reply) != REDIS_OK)
+            return -EPROTO;
+        if (!reply || c->owed == 0)
+            break;
+        freeReplyObject(reply);
+        c->owed--;
+    }
     *out = reply;
     return reply != NULL;
 }

@@ -11,7 +11,7 @@ struct nf_script {
     const char *text;
 };
 
-extern const struct nf_script nf_script_acquire, nf_script_release, nf_script_renew;
+extern const struct nf_script nf_script_acquire, nf_script_release, nf_script_renew, nf_script_look;
 extern const struct nf_script nf_script_range_set, nf_script_range_test, nf_script_range_sync, nf_script_range_renew, nf_script_range_list;
 
 struct nf_script_call {
@@ -27,5 +27,8 @@ struct nf_script_call {
  */
 int nf_script_run(const struct nf_redis_opts *opts, const struct nf_script_call *calls, size_t n, redisReply **replies, int64_t deadline_ms,
                   char *why, size_t why_size);
+
+/* Sends a script whose answer nobody waits for, and which may be lost; only over a connection that is there. */
+void nf_script_post(const struct nf_redis_opts *opts, const struct nf_script_call *call);
 
 #endif

@@ -199,7 +199,7 @@ class Redis:
     def leftovers(self, files, seconds):
         end = time.monotonic() + seconds
         while True:
-            left = [k for k in self.client.keys("*") if not k.endswith("fence")]
+            left = [k for k in self.client.keys("*") if not k.endswith(("fence", ":run"))]
             if not left or time.monotonic() > end:
                 return left
             time.sleep(0.05)
