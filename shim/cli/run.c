@@ -37,7 +37,7 @@ static int not_run(const char *name, const char *path, int err)
 int cmd_run(char **argv)
 {
     char library[PATH_MAX];
-    char why[PATH_MAX + 512];
+    struct verdict v;
     int err;
     if (!argv[0]) {
         complain("run: no command is given; see netflock help run");
@@ -51,11 +51,11 @@ int cmd_run(char **argv)
     if (!path)
         return not_run(argv[0], NULL, err);
     int status = EXIT_REFUSED;
-    if (program_reachable(path, why, sizeof why)) {
+    if (program_reachable(path, &v)) {
         preload_set(library);
         status = not_run(argv[0], path, program_execute(path, argv));
     } else {
-        complain("run: %s is not run: %s", argv[0], why);
+        complain("run: %s is not run: %s", argv[0], v.why);
     }
     free(path);
     return status;
