@@ -15,10 +15,10 @@ char *program_find(const char *name, int *err);
 int program_execute(const char *path, char **argv);
 
 struct verdict {
-    const char *kind;        /* what keeps the library out: "static", "privileged", "machine", "libc", "environment"; NULL: nothing */
+    const char *kind;         /* what keeps the library out: "static", "privileged", "machine", "libc", "environment"; NULL: nothing */
     char why[PATH_MAX + 512]; /* the same as one clause: "/usr/bin/x is statically linked: ..." */
-    bool go;                 /* reached, but written in Go, which makes its system calls itself */
-    bool unread;             /* it, or its interpreter, cannot be read: nobody can tell */
+    bool go;                  /* reached, but written in Go, which makes its system calls itself */
+    bool unread;              /* it, or its interpreter, cannot be read: nobody can tell */
 };
 
 /*
