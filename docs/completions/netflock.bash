@@ -11,6 +11,8 @@ _netflock() {
 	--prefix | --local) mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	--password-file | --log) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	--on-outage) mapfile -t COMPREPLY < <(compgen -W "block error local" -- "$cur"); return ;;
+	--grace) mapfile -t COMPREPLY < <(compgen -W "auto always off" -- "$cur"); return ;;
+	--check) mapfile -t COMPREPLY < <(compgen -W "strict warn off" -- "$cur"); return ;;
 	--on-lost) mapfile -t COMPREPLY < <(compgen -W "term kill log" -- "$cur"); return ;;
 	--keeper) mapfile -t COMPREPLY < <(compgen -W "auto always never" -- "$cur"); return ;;
 	--log-level) mapfile -t COMPREPLY < <(compgen -W "error warn info debug" -- "$cur"); return ;;
@@ -32,7 +34,7 @@ _netflock() {
 		if [ "$i" -lt "$COMP_CWORD" ] && declare -F _command_offset >/dev/null; then
 			_command_offset "$i"
 		elif [[ $cur == -* ]]; then
-			mapfile -t COMPREPLY < <(compgen -W "--strict $settings --ttl --on-outage --on-lost --keeper --local --host --log --log-level --help --" -- "$cur")
+			mapfile -t COMPREPLY < <(compgen -W "--strict $settings --ttl --on-outage --grace --check --on-lost --keeper --local --host --log --log-level --help --" -- "$cur")
 		else
 			mapfile -t COMPREPLY < <(compgen -c -- "$cur")
 		fi

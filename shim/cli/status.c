@@ -44,6 +44,7 @@ int cmd_status(char **paths, bool json)
         return r;
     struct nf_redis_opts redis = c->redis;
     redis.grace = NF_GRACE_OFF; /* who only reads needs no INFO */
+    redis.check = NF_CHECK_OFF;
     struct source *source = source_open(&redis, why, sizeof why);
     int err = source ? 0 : -1;
     if (err == 0 && !*paths)

@@ -142,6 +142,10 @@ static int redis_take(struct nf_record_call *k, struct nf_record *r, const struc
         q.ticket = ticket ? ticket->token : "";
         q.adopt = adopt;
         nf_record_ask(k, &q, a);
+        if (a->result == NF_RANGE_DONE || a->result == NF_RANGE_DEADLOCK)
+            k->queued = false;
+        else if (a->result == NF_RANGE_BUSY || (a->result == NF_RANGE_DOWN && a->a.reached))
+            k->queued = ticket != NULL;
         if (a->result == NF_RANGE_FORGOTTEN) {
             nf_record_forgotten(r);
             return -ENOLCK;
@@ -167,7 +171,7 @@ static int redis_take(struct nf_record_call *k, struct nf_record *r, const struc
         nf_grace_say(k->c, a->a.left_ms);
         return NF_TRY_GRACE;
     case NF_RANGE_REFUSED:
-        nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): Redis says: %s", k->f.key, a->a.why);
+        nf_refused(k->f.key, a->a.why);
         return -ENOLCK;
     default:
         return NF_TRY_REDIS_DOWN;
@@ -225,6 +229,7 @@ static int try_with(struct nf_record_call *k, struct nf_record *r, const struct 
     e = redis_take(k, r, ticket, a);
     if (e == 0) {
         nf_outage_over(k->c);
+        nf_granted(k->f.key);
         return enter(k, r, a);
     }
     if (e == NF_TRY_REDIS_DOWN) {

@@ -194,6 +194,8 @@ int nf_conn_send(struct nf_conn *c, const struct nf_cmd *cmds, size_t n, int64_t
     for (size_t i = 0; i < n; i++) {
         char *wire = NULL;
         struct nf_cmd cmd = cmds[i];
+        if (cmd.taking && c->unfit)
+            return -EPERM;
         for (int k = 0; k < cmd.argc; k++)
             if (cmd.argv[k] == nf_arg_run) {
                 cmd.argv[k] = c->run;
@@ -307,6 +309,7 @@ static const char *connect_error(int err)
     case -EAI_UNKNOWN:
         return "the host name does not resolve";
     case -ECONNRESET:
+    case -EPIPE:
         return "the connection was closed";
     case -EPROTO:
         return "the peer does not speak Redis' protocol";

@@ -177,11 +177,15 @@ int nf_pool_exchange(const struct nf_redis_opts *opts, const struct nf_cmd *cmds
             nf_pool_put(c);
             break;
         }
+        const char *unfit = r == -EPERM ? c->unfit : NULL;
         nf_pool_drop(c);
+        if (unfit)
+            r = -EACCES;
         (void)snprintf(why, why_size, "%s",
-                       r == -ETIMEDOUT ? "no answer within the time-out"
-                       : r == -EPROTO  ? "the peer does not speak Redis' protocol"
-                                       : "the connection was closed");
+                       unfit             ? unfit
+                       : r == -ETIMEDOUT ? "no answer within the time-out"
+                       : r == -EPROTO    ? "the peer does not speak Redis' protocol"
+                                         : "the connection was closed");
         if (r == -ETIMEDOUT || r == -EPROTO)
             break; /* alive, but not well: no second try on another connection */
     }

@@ -16,6 +16,7 @@
 static void build(struct nf_cmd *cmd, const struct nf_script_call *call, const char *verb, const char *script, const char *n_keys)
 {
     cmd->argc = 0;
+    cmd->taking = call->taking;
     nf_cmd_str(cmd, verb);
     nf_cmd_str(cmd, script);
     nf_cmd_str(cmd, n_keys);

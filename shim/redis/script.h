@@ -17,6 +17,7 @@ extern const struct nf_script nf_script_range_set, nf_script_range_test, nf_scri
 struct nf_script_call {
     const struct nf_script *script;
     int n_keys;
+    bool taking;        /* as in struct nf_cmd */
     struct nf_cmd args; /* the keys, then the arguments */
 };
 
