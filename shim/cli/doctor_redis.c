@@ -261,6 +261,7 @@ void doctor_redis(struct findings *f, const struct nf_config *c, bool thorough)
     char why[256] = "";
     int err = 0;
     opts.grace = NF_GRACE_OFF; /* INFO is asked for below */
+    opts.check = NF_CHECK_OFF;
     nf_redis_name(&opts, r.name, sizeof r.name);
     r.conn = nf_conn_open(&opts, nf_now_ms() + opts.timeout_ms, &err, why, sizeof why);
     if (!r.conn) {

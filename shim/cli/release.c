@@ -52,6 +52,7 @@ static int look(const struct nf_config *c, const char *key, struct view *v)
     char why[256] = "";
     struct nf_redis_opts redis = c->redis;
     redis.grace = NF_GRACE_OFF; /* who only reads needs no INFO */
+    redis.check = NF_CHECK_OFF;
     view_add(v, key, strlen(key), ASK_ALL);
     struct source *source = source_open(&redis, why, sizeof why);
     int err = source ? source_fill(source, v, why, sizeof why) : -1;

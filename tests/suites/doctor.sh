@@ -221,7 +221,7 @@ test_a_replica_and_its_master() {
 # The rights that netflock(7) names are enough; one less is found.
 test_the_rights_of_a_user() {
 	echo pw >"$W/pw"
-	local rights; rights=$(sed -n '/^ACL SETUSER/,/^\.fi/p' "$TOP/docs/netflock.7" | sed '1s/.*>PASSWORD//; /^\.fi/d; s/\\e$//' | tr '\n' ' ')
+	local rights; rights=$(sed -n '/^ACL SETUSER/,/^\.fi/p' "$TOP/docs/netflock.7" | sed '1s/.*>PASSWORD//; /^\.fi/d; s/\\e$//' | tr '\n' ' ')+info
 	local url=redis://app@127.0.0.1:$PORT
 	set -f
 	# shellcheck disable=SC2086 # the rights are words
