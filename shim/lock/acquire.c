@@ -21,8 +21,8 @@
 #include <string.h>
 
 /*
- * A waiter keeps its place by asking again within this time. The first time is shorter: where locks change hands fast, the
- * next in line need not be told, then, that a grant is to be watched (grant.lua).
+ * A waiter keeps its place by asking again within this time. It is shorter at first, and for one that has been told to look:
+ * where locks change hands fast, such a one need not be told again that a grant is to be watched (grant.lua).
  */
 #define FIRST_SLEEP_MS 1200
 #define SLEEP_MS 3200
@@ -163,7 +163,7 @@ static int busy(struct asking *k)
     if (nf_sigs_interrupting(k->mask))
         return -EINTR;
     int r = nf_op_wait(&k->c->redis, &k->q, patience_ms(&k->a, k->q.sleep_ms, &k->foreign_ms), k->mask, &k->a);
-    k->q.sleep_ms = SLEEP_MS;
+    k->q.sleep_ms = r == 0 && k->a.told ? FIRST_SLEEP_MS : SLEEP_MS;
     if (r == -EACCES)
         return refused(k);
     if (r < 0 && r != -EINTR) {

@@ -231,6 +231,7 @@ static void read_grant(const redisReply *reply, struct nf_answer *a)
 {
     const redisReply *message = nf_reply_element(reply, 1, REDIS_REPLY_STRING);
     char *end;
+    a->told = message != NULL;
     a->grant_ms = 0;
     size_t n = message ? strcspn(message->str, " ") : 0;
     if (n == 0 || message->str[n] != ' ' || n >= sizeof a->fence || strspn(message->str, "0123456789") != n)
@@ -252,6 +253,7 @@ int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, int ms
     redisReply *reply = NULL;
     bool reused;
     int err = 0;
+    a->told = false;
     a->grant_ms = 0;
     const struct nf_names *n = q->names;
     size_t list_len = n->key_len + strlen(q->token) + 17;

@@ -43,6 +43,7 @@ struct nf_answer {
     int64_t redis_ms;          /* NF_BUSY: Redis' clock when it answered, in ms */
     int64_t before_me;         /* NF_BUSY: waiters ahead; -1 when not queued */
     bool reached;              /* the request may have reached Redis, even if no answer came */
+    bool told;                 /* nf_op_wait: a message came, not just the end of the time */
     int64_t grant_at_ms;       /* nf_op_wait: Redis' clock when it granted */
     int grant_ms;              /* nf_op_wait: how long that grant lasts; 0: none came */
     int64_t sent_ms;           /* when the request was sent (CLOCK_BOOTTIME): a lease counts from here */

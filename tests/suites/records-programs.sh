@@ -306,7 +306,8 @@ test_procmail_waits_for_the_mailbox() {
 	S
 	# Debian's is set-group-id, which no preload reaches; without -p it clears its environment.
 	cp /usr/bin/procmail "$W/procmail"; chmod 755 "$W/procmail"
-	spawn_told "$W/mail" 2 "$W/procmail" -p -m "$W/procmailrc"; p=$PID
+	# AddressSanitizer ends it, for a fault of its own.
+	NF_PRELOAD=$PLAIN_SO spawn_told "$W/mail" 2 "$W/procmail" -p -m "$W/procmailrc"; p=$PID
 	sleep 0.5; assertTrue "it does not wait" "kill -0 $p"
 	assertEquals "it has delivered already" "" "$(bare 2 cat "$D/mbox" | head -n 1)"
 	says OK a pset m u set 0 0
