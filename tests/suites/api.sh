@@ -118,6 +118,8 @@ test_lease_of_a_lost_lock_is_0() {
 	must '[ "$(ask a lease '"$n"')" = 0 ]' 3 "renewed by itself:"
 	must '[ "$(ask b lease '"$m"')" = 0 ]' 3 "renewed by a keeper, long before its lease ends:"
 	number "its token stays what it was" "$(ask a fence "$n")"
+	pkill -KILL -P "${ACT_PID[b]}"; kill -KILL "${ACT_PID[b]}"
+	must '[ -z "$(keepers)" ]' # while it can tell Redis
 	redis_stop
 	must '[ "$(ask c lease '"$r"')" = 0 ]' 3 "a record lock, without Redis:"
 }
