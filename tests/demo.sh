@@ -117,7 +117,7 @@ echo "   host1 has released it, host2 has had it after $(((${EPOCHREALTIME/[.,]/
 
 say "4. What is left?"
 until_true '[ -z "$(ours)" ]'
-KEYS=$(R --scan | grep -v ':fence$')
+KEYS=$(R --scan | grep -v -e 'fence$' -e ':run$')
 LEFT=$(ours)
 kill "$SERVER"
 { wait; } 2>/dev/null

@@ -8,7 +8,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 PROBE=records
-export WORLD=${WORLD:-}
+export WORLD=${WORLD:-} NF_TTL=3s
 declare -A ACT_HOST
 MAX=9223372036854775807 # the last offset
 
@@ -54,12 +54,14 @@ finds() {
 	says "OK $want $pid" "$@"
 }
 
-# in_wait NAME [FILE]: it waits for the kernel, in fcntl(), or in Redis' queue.
+# in_wait NAME: it waits for the kernel, in fcntl(), or in a queue in Redis.
 in_wait() {
 	local nr cmd _
 	read -r nr _ cmd _ <"/proc/${ACT_PID[$1]}/syscall" 2>/dev/null
 	case $nr:$cmd in 72:0x7 | 72:0x26 | 25:0x7 | 25:0x26) return 0 ;; esac
-	[ -z "$WORLD" ] && R zrange "netflock:{lock:${2:-$F}}:rqueue" 0 -1 | grep -q ":${ACT_PID[$1]}:"
+	[ -z "$WORLD" ] && R eval 'local r = {}
+		for _, k in ipairs(redis.call("KEYS", "*:rqueue")) do r[#r + 1] = table.concat(redis.call("ZRANGE", k, 0, -1), "\n") end
+		return r' 0 | grep -q ":${ACT_PID[$1]}:"
 }
 
 # starts_waiting NAME COMMAND...: it is told, and does not answer but waits.

@@ -23,7 +23,7 @@
 #define CONF_MAX 65536
 
 static struct nf_config config = {
-    .redis = {.host = "127.0.0.1", .port = 6379, .timeout_ms = 2000, .grace = NF_GRACE_AUTO},
+    .redis = {.host = "127.0.0.1", .port = 6379, .timeout_ms = 2000, .grace = NF_GRACE_AUTO, .check = NF_CHECK_WARN},
     .policy = {.ttl_ms = 30000, .on_lost_signal = SIGTERM},
     .log = {.level = NF_LOG_WARN, .where = 's'},
 };

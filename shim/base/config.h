@@ -18,6 +18,8 @@ enum nf_on_outage { NF_OUTAGE_BLOCK, NF_OUTAGE_ERROR, NF_OUTAGE_LOCAL };
 enum nf_keeper_mode { NF_KEEPER_AUTO, NF_KEEPER_ALWAYS, NF_KEEPER_NEVER };
 /* What happens after Redis was restarted or has lost data: see run.lua. */
 enum nf_grace { NF_GRACE_OFF, NF_GRACE_AUTO, NF_GRACE_ALWAYS };
+/* Whether the server is fit to keep locks, by its version and its maxmemory-policy. */
+enum nf_check { NF_CHECK_OFF, NF_CHECK_WARN, NF_CHECK_STRICT };
 enum nf_local_mode { NF_LOCAL_AUTO, NF_LOCAL_REQUIRE, NF_LOCAL_OFF, NF_LOCAL_DIR };
 
 struct nf_prefix {

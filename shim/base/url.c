@@ -144,7 +144,7 @@ static int parse_redis(const char *s, struct nf_redis_opts *o)
 
 int nf_url_parse(const char *url, struct nf_redis_opts *out)
 {
-    struct nf_redis_opts o = {.timeout_ms = out->timeout_ms, .grace = out->grace};
+    struct nf_redis_opts o = {.timeout_ms = out->timeout_ms, .grace = out->grace, .check = out->check};
     int r = -EINVAL;
     if (strncmp(url, "redis://", 8) == 0)
         r = parse_redis(url + 8, &o);

@@ -173,6 +173,13 @@ static int set_grace(struct nf_config *c, const char *v)
     return i < 0 ? i : 0;
 }
 
+static int set_check(struct nf_config *c, const char *v)
+{
+    int i = one_of(v, (const char *const[]){"off", "warn", "strict", NULL});
+    c->redis.check = i < 0 ? c->redis.check : i;
+    return i < 0 ? i : 0;
+}
+
 static int set_on_lost(struct nf_config *c, const char *v)
 {
     int sig = strcmp(v, "log") == 0 ? 0 : nf_parse_signal(v);
@@ -256,6 +263,7 @@ static const struct var {
     {"connect_timeout", set_timeout, "a duration from 10ms to 5m, such as 2s or 500ms"},
     {"on_outage", set_on_outage, "block, error or local"},
     {"grace", set_grace, "auto, always or off"},
+    {"check", set_check, "strict, warn or off"},
     {"on_lost", set_on_lost, "log, or a signal such as term, kill or USR1"},
     {"keeper", set_keeper, "auto, always or never"},
     {"local", set_local, "auto, require, off or the absolute path of a folder of this host"},

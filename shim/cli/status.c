@@ -21,7 +21,7 @@ static int add_paths(const struct nf_config *c, char **paths, struct view *v)
 {
     int r = EXIT_OK;
     for (; *paths; paths++) {
-        char *key = path_to_key(c, *paths);
+        char *key = path_to_key(c, "status", *paths);
         if (key)
             view_add(v, key, strlen(key), ASK_ALL);
         else
@@ -44,6 +44,7 @@ int cmd_status(char **paths, bool json)
         return r;
     struct nf_redis_opts redis = c->redis;
     redis.grace = NF_GRACE_OFF; /* who only reads needs no INFO */
+    redis.check = NF_CHECK_OFF;
     struct source *source = source_open(&redis, why, sizeof why);
     int err = source ? 0 : -1;
     if (err == 0 && !*paths)

@@ -29,6 +29,12 @@ struct holder {
 /* holders.c: has any other process that description? (The guard does not count.) */
 bool holder_alive(struct holder *h);
 
+/*
+ * Sends sig to every process that has a descriptor of dev:ino whose description holds a lock there: type "FLOCK" or
+ * "OFDLCK". Returns to how many.
+ */
+int holders_signal(uint64_t dev, uint64_t ino, const char *type, int sig);
+
 struct kept {
     TAILQ_ENTRY(kept) link;
     bool ended; /* guarded by the file's mutex: the kernel's lock behind it is gone */
@@ -36,6 +42,7 @@ struct kept {
     char mode;
     int identity_len;
     int64_t renewed_ms, tried_ms, deadline_ms;
+    int64_t gone_ms; /* since when it is known that the token is gone; 0 it is not */
     int64_t release_at_ms; /* next try to release, once ended */
     int hold;              /* the lock's own description, held for whoever has holder.ours; -1 none */
     struct holder holder;  /* ours == -1: none */

@@ -176,6 +176,11 @@ static void forgotten(struct kfile *f, struct krec *k)
     }
     k->lost = true;
     bool known = nf_token_parse(k->token, &info) == 0;
+    int sig = keeper.policy.on_lost_signal;
+    if (sig && k->kind == 'p')
+        (void)(k->pidfd >= 0 ? (int)syscall(SYS_pidfd_send_signal, k->pidfd, sig, NULL, 0) : nf_sys.kill(k->pid, sig));
+    else if (sig)
+        (void)holders_signal(f->dev, f->ino, "OFDLCK", sig);
     nf_log(NF_LOG_ERROR, "lost the record locks on %s of pid %ld (%s): they are gone in Redis; token %s", f->names->key,
            known ? info.pid : 0, known ? info.command : "?", k->token);
 }
@@ -193,7 +198,8 @@ static void renew(struct kfile *f, struct krec *k)
     char why[200] = "";
     int64_t sent = nf_now_ms();
     struct nf_renewal r = {.names = f->names, .token = k->token, .mode = k->kind, .late = k->deadline_ms <= sent};
-    int err = nf_op_renew(&keeper.redis, &keeper.policy, &r, 1, sent + keeper.redis.timeout_ms, why, sizeof why);
+    int64_t until = nf_lease_patience(sent, k->deadline_ms, keeper.redis.timeout_ms, keeper.policy.ttl_ms);
+    int err = nf_op_renew(&keeper.redis, &keeper.policy, &r, 1, until, why, sizeof why);
     k->tried_ms = sent;
     if (err < 0 && !keeper.outage_said)
         nf_log(NF_LOG_WARN, "a renewal failed: %s; trying again until the leases end", why[0] ? why : "no usable answer");
@@ -207,6 +213,10 @@ static void renew(struct kfile *f, struct krec *k)
     if (r.result == NF_RENEWED) {
         k->renewed_ms = sent;
         k->deadline_ms = nf_lease_deadline(sent, keeper.policy.ttl_ms);
+    } else if (r.result == NF_GONE && nf_now_ms() < k->deadline_ms) {
+        /* Only the owner takes it out before its lease ends, and tells us; if somebody else has our address, it cannot. */
+        if (f->listen < 0)
+            krec_free(f, k);
     } else if (r.result == NF_GONE || nf_now_ms() >= k->deadline_ms) {
         forgotten(f, k);
     }
@@ -223,7 +233,7 @@ int64_t krec_tend(struct kfile *f)
     }
     for (k = TAILQ_FIRST(&f->records); k; k = next) {
         next = TAILQ_NEXT(k, link);
-        if (!k->lost && !k->ended && due_ms(k) <= now)
+        if (!k->lost && !k->ended && (due_ms(k) <= now || k->deadline_ms <= now))
             renew(f, k);
     }
     return TAILQ_EMPTY(&f->records) ? INT64_MAX : now + LOOK_MS;

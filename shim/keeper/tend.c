@@ -101,19 +101,31 @@ static void lost(struct kfile *f, struct kept *k, const char *holder)
         kept_drop(f, k);
         return;
     }
-    nf_log(NF_LOG_ERROR, "lost the lock on %s, taken by pid %ld (%s) and held on by what inherited it; held now by %s; token %s",
-           f->names->key, known ? mine.pid : 0, known ? mine.command : "?",
-           nf_token_parse(holder, &info) == 0 ? info.host
-           : *holder                          ? holder
-                                              : "nobody",
-           k->token);
+    char since[32];
+    int64_t age = known ? nf_wall_ms() - mine.start_ms : 0;
+    int sig = keeper.policy.on_lost_signal;
+    nf_format_duration((long)(age < 0 ? 0 : age), since, sizeof since);
+    int told = sig ? holders_signal(f->dev, f->ino, f->ofd ? "OFDLCK" : "FLOCK", sig) : 0;
+    nf_log(
+        NF_LOG_ERROR,
+        "lost the lock on %s after %s, taken by pid %ld (%s) and held on by what inherited it; held now by %s; %d processes told; token %s",
+        f->names->key, since, known ? mine.pid : 0, known ? mine.command : "?",
+        nf_token_parse(holder, &info) == 0 ? info.host
+        : *holder                          ? holder
+                                           : "nobody",
+        told, k->token);
 }
+
+/* A process that converts its lock, and so replaces the token, tells us when Redis has done so: it may be about to. */
+#define DOUBT_MS 300
 
 static int64_t due_ms(const struct kept *k)
 {
+    if (k->gone_ms > 0)
+        return k->gone_ms + DOUBT_MS;
     int ttl = keeper.policy.ttl_ms;
     int64_t due = k->renewed_ms + ttl / 3;
-    int64_t retry = ttl / 20 < 1000 ? ttl / 20 : 1000;
+    int64_t retry = nf_lease_retry(k->tried_ms, k->deadline_ms, ttl);
     return k->tried_ms > k->renewed_ms && k->tried_ms + retry > due ? k->tried_ms + retry : due;
 }
 
@@ -121,26 +133,30 @@ static void renew(struct kfile *f, struct kept *k)
 {
     char why[200] = "";
     int64_t sent = nf_now_ms();
-    int64_t give_up = sent + keeper.redis.timeout_ms;
+    int64_t give_up = nf_lease_patience(sent, k->deadline_ms, keeper.redis.timeout_ms, keeper.policy.ttl_ms);
     struct nf_renewal r = {.names = f->names,
                            .token = k->token,
                            .fence = k->fence,
                            .identity_len = k->identity_len,
                            .mode = k->mode,
                            .late = k->deadline_ms <= sent};
-    give_up = k->deadline_ms > sent && k->deadline_ms < give_up ? k->deadline_ms : give_up;
     int err = nf_op_renew(&keeper.redis, &keeper.policy, &r, 1, give_up, why, sizeof why);
     k->tried_ms = sent;
     if (err < 0 && !keeper.outage_said)
         nf_log(NF_LOG_WARN, "a renewal failed: %s; trying again until the leases end", why[0] ? why : "no usable answer");
     keeper.outage_said = err < 0;
+    if (r.result == NF_RECLAIMED)
+        nf_log(NF_LOG_WARN, "Redis had lost %s; taken back, nobody was in between", f->names->key);
     if (r.result == NF_RENEWED || r.result == NF_RECLAIMED) {
         k->renewed_ms = sent;
         k->deadline_ms = nf_lease_deadline(sent, keeper.policy.ttl_ms);
+        k->gone_ms = 0;
     } else if (r.result == NF_GONE && has_ended(f, k)) {
         return; /* released by somebody who knew the token, and the lock is gone */
     } else if (r.result == NF_GONE && k->identity_len > 0 && strncmp(r.holder, k->token, (size_t)k->identity_len) == 0) {
         kept_drop(f, k); /* another process of this host took over unseen: nobody else was let in */
+    } else if (r.result == NF_GONE && k->gone_ms == 0) {
+        k->gone_ms = sent;
     } else if (r.result == NF_GONE) {
         /* Perhaps its end has not reached us yet: the sharer that unlocked it released it in Redis as well. */
         if (!kfile_look(f))
@@ -169,12 +185,13 @@ int64_t tend(void)
         for (k = TAILQ_FIRST(&f->tenures); k; k = after) {
             after = TAILQ_NEXT(k, link);
             let_go(k);
-            if (!k->lost && !has_ended(f, k) && due_ms(k) <= nf_now_ms())
+            if (!k->lost && !has_ended(f, k) && (due_ms(k) <= nf_now_ms() || k->deadline_ms <= nf_now_ms()))
                 renew(f, k);
         }
         tend_ended(f);
         TAILQ_FOREACH (k, &f->tenures, link) {
-            int64_t at = has_ended(f, k) ? k->release_at_ms : k->lost ? INT64_MAX : due_ms(k);
+            int64_t due = due_ms(k) < k->deadline_ms ? due_ms(k) : k->deadline_ms;
+            int64_t at = has_ended(f, k) ? k->release_at_ms : k->lost ? INT64_MAX : due;
             if ((!watched || k->hold >= 0) && at > nf_now_ms() + LOOK_MS)
                 at = nf_now_ms() + LOOK_MS;
             next = at < next ? at : next;

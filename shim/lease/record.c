@@ -24,8 +24,9 @@
 atomic_int nf_record_count;
 
 static pthread_mutex_t list_mu = PTHREAD_MUTEX_INITIALIZER;
-static TAILQ_HEAD(, nf_record_file) files = TAILQ_HEAD_INITIALIZER(files);
-static char process_base[40]; /* this process as an owner, in all files; guarded by list_mu */
+#define BUCKETS 256
+static struct nf_record_file_list files[BUCKETS]; /* by inode; all zero: none */
+static char process_base[40];                     /* this process as an owner, in all files; guarded by list_mu */
 static atomic_ulong generations;
 
 static void random_base(char *buf, size_t size, char kind)
@@ -35,15 +36,23 @@ static void random_base(char *buf, size_t size, char kind)
     (void)snprintf(buf, size, "%c%016" PRIx64 "%016" PRIx64, kind, n[0], n[1]);
 }
 
+/* With list_mu held. */
+static struct nf_record_file *look_up(dev_t dev, ino_t ino)
+{
+    struct nf_record_file *f;
+    LIST_FOREACH(f, &files[ino % BUCKETS], link)
+    if (f->dev == dev && f->ino == ino)
+        break;
+    return f;
+}
+
 struct nf_record_file *nf_record_file_find(dev_t dev, ino_t ino)
 {
     struct nf_record_file *f;
     if (atomic_load_explicit(&nf_record_count, memory_order_relaxed) == 0)
         return NULL;
     pthread_mutex_lock(&list_mu);
-    TAILQ_FOREACH (f, &files, link)
-        if (f->dev == dev && f->ino == ino)
-            break;
+    f = look_up(dev, ino);
     if (f)
         f->refs++;
     pthread_mutex_unlock(&list_mu);
@@ -54,15 +63,13 @@ struct nf_record_file *nf_record_file_get(dev_t dev, ino_t ino)
 {
     struct nf_record_file *f;
     pthread_mutex_lock(&list_mu);
-    TAILQ_FOREACH (f, &files, link)
-        if (f->dev == dev && f->ino == ino)
-            break;
+    f = look_up(dev, ino);
     if (!f && (f = nf_calloc(1, sizeof *f))) {
         f->dev = dev;
         f->ino = ino;
         pthread_mutex_init(&f->mu, NULL);
         TAILQ_INIT(&f->records);
-        TAILQ_INSERT_TAIL(&files, f, link);
+        LIST_INSERT_HEAD(&files[ino % BUCKETS], f, link);
     }
     if (f)
         f->refs++;
@@ -75,7 +82,7 @@ static void put_locked(struct nf_record_file *f)
 {
     if (--f->refs > 0)
         return;
-    TAILQ_REMOVE(&files, f, link);
+    LIST_REMOVE(f, link);
     pthread_mutex_destroy(&f->mu);
     nf_free(f);
 }
@@ -90,7 +97,9 @@ void nf_record_file_put(struct nf_record_file *f)
 struct nf_record_file *nf_record_file_next(struct nf_record_file *after)
 {
     pthread_mutex_lock(&list_mu);
-    struct nf_record_file *f = after ? TAILQ_NEXT(after, link) : TAILQ_FIRST(&files);
+    struct nf_record_file *f = after ? LIST_NEXT(after, link) : NULL;
+    for (size_t i = after ? after->ino % BUCKETS + 1 : 0; !f && i < BUCKETS; i++)
+        f = LIST_FIRST(&files[i]);
     if (f)
         f->refs++;
     if (after)
@@ -103,7 +112,7 @@ struct nf_record_file *nf_record_file_next(struct nf_record_file *after)
  * Is this record's description the one behind fd? Where kcmp(2) is not allowed: if it is the only one, and fd's
  * description has such a lock.
  */
-static bool same_description(const struct nf_record *r, int fd)
+bool nf_record_same_description(const struct nf_record *r, int fd)
 {
     if (r->fd == fd)
         return true;
@@ -115,7 +124,7 @@ struct nf_record *nf_record_find(struct nf_record_file *f, char kind, int fd)
 {
     struct nf_record *r;
     TAILQ_FOREACH (r, &f->records, link)
-        if (r->kind == kind && (kind == 'p' || same_description(r, fd)))
+        if (r->kind == kind && (kind == 'p' || nf_record_same_description(r, fd)))
             return r;
     return NULL;
 }
@@ -151,7 +160,7 @@ struct nf_record *nf_record_new(struct nf_record_file *f, char kind, int fd, con
         goto fail;
     r->file = f;
     r->kind = kind;
-    r->fd = kind == 'o' ? fd : -1;
+    r->fd = fd;
     pthread_mutex_lock(&list_mu);
     if (!process_base[0])
         random_base(process_base, sizeof process_base, 'p');
@@ -220,13 +229,14 @@ void nf_record_drop(struct nf_record *r, bool later)
     nf_table_unlock();
     nf_ranges_clear(&r->held);
     r->dirty = false;
+    /* The keeper first, or it would take what it finds gone for lost. */
+    if (kept)
+        (void)nf_keeper_ended(r->file->dev, r->file->ino, q.names->key, q.names->key_len, q.token);
     if (later || nf_op_release(&c->redis, &c->policy, &q, nf_now_ms() + c->redis.timeout_ms, &a) < 0) {
         struct nf_names *names = nf_names_make(q.names->key, q.names->key_len);
         if (names)
             nf_lease_orphan(names, q.token, q.mode, nf_now_ms() + c->policy.ttl_ms);
     }
-    if (kept)
-        (void)nf_keeper_ended(r->file->dev, r->file->ino, q.names->key, q.names->key_len, q.token);
     if (r->refs)
         (void)nf_record_new_token(r);
 }
@@ -281,112 +291,6 @@ void nf_record_forgotten(struct nf_record *r)
     (void)nf_record_check_lost(r);
 }
 
-/* Is any descriptor of the file open in this process? fd, -ENOENT, -errno. */
-static bool none(int fd)
-{
-    (void)fd;
-    return false;
-}
-
-static int any(int fd, long unused)
-{
-    (void)unused;
-    return fd >= 0;
-}
-
-/* Is the description behind fd that of `arg`? */
-static int same(int fd, long arg)
-{
-    return same_description((const struct nf_record *)arg, fd);
-}
-
-/*
- * What the kernel does not have any more is not held. A process's locks are asked for as an open file description, and the
- * other way round: an owner is not told of its own locks. In doubt it is held: another's shared lock may hide ours.
- */
-static void trim(struct nf_record *r, int fd)
-{
-    struct nf_ranges kernel = {0};
-    uint64_t start = 0;
-    uint64_t end;
-    int err = nf_klock_ranges(fd, r->kind == 'p' ? F_OFD_GETLK : F_GETLK, r->kind, &kernel);
-    while (err == 0 && nf_ranges_missing(&r->held, &kernel, &start, &end) && nf_ranges_reserve(&r->held) == 0) {
-        nf_ranges_set(&r->held, start, end, 0);
-        r->dirty = true;
-        start = end;
-    }
-    nf_ranges_clear(&kernel);
-}
-
-/* A process: the close of any descriptor of the file drops all it has there. */
-static bool process_gone(struct nf_record *r)
-{
-    int fd = nf_fd_find(r->file->dev, r->file->ino, none, any, 0);
-    if (fd >= 0 && !r->alone)
-        trim(r, fd);
-    return fd == -ENOENT || r->held.n == 0;
-}
-
-static bool description_gone(struct nf_record *r)
-{
-    int fd = r->fd >= 0 && nf_fd_is(r->fd, r->file->dev, r->file->ino) ? r->fd : -ENOENT;
-    if (fd < 0 && r->fd >= 0)
-        fd = r->fd = nf_fd_find(r->file->dev, r->file->ino, none, same, (long)r);
-    if (fd >= 0 && !r->alone)
-        trim(r, fd);
-    /* Not in this process; another one may have it. */
-    return r->held.n == 0 || (fd == -ENOENT && (r->alone || nf_inode_locked(r->file->ino, true, 0) == 0));
-}
-
-bool nf_record_gone(struct nf_record *r)
-{
-    return r->kind == 'p' ? process_gone(r) : description_gone(r);
-}
-
-struct beside {
-    const struct nf_record *r;
-    unsigned first, last;
-};
-
-static int beside(int fd, long arg)
-{
-    const struct beside *b = (const struct beside *)arg;
-    return ((unsigned)fd < b->first || (unsigned)fd > b->last) && same_description(b->r, fd);
-}
-
-int nf_record_other_fd(const struct nf_record *r, unsigned first, unsigned last)
-{
-    struct beside b = {r, first, last};
-    return nf_fd_find(r->file->dev, r->file->ino, none, beside, (long)&b);
-}
-
-bool nf_record_verify(const struct nf_tenure *t)
-{
-    bool gone = false;
-    struct nf_record_file *f = nf_record_file_find(t->dev, t->ino);
-    if (!f)
-        return false;
-    /* Held: somebody is at work with the file just now, and will see for himself. */
-    if (pthread_mutex_trylock(&f->mu) == 0) {
-        struct nf_record *r;
-        TAILQ_FOREACH (r, &f->records, link)
-            if (r->t == t)
-                break;
-        if (r && r->held.n) {
-            gone = nf_record_gone(r);
-            if (gone) {
-                nf_record_drop(r, false);
-                nf_record_tidy(r);
-            } else {
-                nf_record_sync(r);
-            }
-        }
-        pthread_mutex_unlock(&f->mu);
-    }
-    nf_record_file_put(f);
-    return gone;
-}
-
 bool nf_record_reclaim(const struct nf_tenure *t)
 {
     const struct nf_config *c = nf_config();
@@ -426,7 +330,7 @@ void nf_record_release_all(void)
 void nf_record_fork_child(void)
 {
     (void)pthread_mutex_init(&list_mu, NULL);
-    TAILQ_INIT(&files);
+    memset(files, 0, sizeof files);
     process_base[0] = 0;
     if (atomic_exchange(&nf_record_count, 0) > 0)
         nf_watch_all(false);

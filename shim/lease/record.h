@@ -26,7 +26,7 @@ struct nf_record {
     TAILQ_ENTRY(nf_record) link;
     struct nf_record_file *file;
     char kind; /* 'p' or 'o' */
-    int fd;    /* 'o': one descriptor of the description; -1 none known */
+    int fd;    /* one descriptor of the file ('o': of the description); -1 none known, and it may have been closed */
     int refs;  /* waiting threads that will come back to it */
     char base[40];
     struct nf_ranges held;
@@ -40,7 +40,7 @@ struct nf_record {
 };
 
 struct nf_record_file {
-    TAILQ_ENTRY(nf_record_file) link;
+    LIST_ENTRY(nf_record_file) link;
     dev_t dev;
     ino_t ino;
     int refs; /* guarded by the list's mutex */
@@ -48,6 +48,8 @@ struct nf_record_file {
     struct nf_record_file *closing;  /* the next of those that a close is about; guarded by mu */
     TAILQ_HEAD(, nf_record) records; /* guarded by mu */
 };
+
+LIST_HEAD(nf_record_file_list, nf_record_file);
 
 /* How many records there are: while there are any, every close needs a closer look. */
 extern atomic_int nf_record_count;
@@ -99,8 +101,14 @@ int nf_record_ticket(const struct nf_record *r, struct nf_ticket *out);
 /* Redis has forgotten the owner's lease: says so, applies the policy; what was held is forgotten here too. */
 void nf_record_forgotten(struct nf_record *r);
 
+/* What the kernel does not have any more is not held. fd: any descriptor of the file; a description's own. */
+void nf_record_trim(struct nf_record *r, int fd);
+
 /* Asks the kernel whether the locks behind r are gone. In doubt, no. */
 bool nf_record_gone(struct nf_record *r);
+
+/* Is this record's description the one behind fd? */
+bool nf_record_same_description(const struct nf_record *r, int fd);
 
 /* Another descriptor of r's description outside first...last; -ENOENT, -errno. */
 int nf_record_other_fd(const struct nf_record *r, unsigned first, unsigned last);

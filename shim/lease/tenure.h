@@ -58,6 +58,26 @@ static inline int64_t nf_lease_deadline(int64_t sent_ms, int ttl_ms)
     return sent_ms + ttl_ms - margin;
 }
 
+/* How long after a renewal that failed the next one is tried: often enough before the lease ends. */
+static inline int64_t nf_lease_retry(int64_t tried_ms, int64_t deadline_ms, int ttl_ms)
+{
+    int64_t retry = ttl_ms / 20 < 1000 ? ttl_ms / 20 : 1000;
+    int64_t part = (deadline_ms - tried_ms) / 4;
+    part = part < 20 ? 20 : part;
+    return part < retry ? part : retry;
+}
+
+/*
+ * Until when a renewal that is sent now may wait for its answer: an exchange that hangs must not make us miss the deadline.
+ * When that is past already, no longer than Redis may keep others out.
+ */
+static inline int64_t nf_lease_patience(int64_t sent_ms, int64_t deadline_ms, int timeout_ms, int ttl_ms)
+{
+    int64_t margin = sent_ms + ttl_ms - nf_lease_deadline(sent_ms, ttl_ms);
+    int64_t until = deadline_ms > sent_ms ? deadline_ms : sent_ms + margin;
+    return until < sent_ms + timeout_ms ? until : sent_ms + timeout_ms;
+}
+
 /* A tenure as acquired, not in the table yet, without a stand-in; takes over names. NULL when out of memory (names are then freed). */
 struct nf_tenure *nf_tenure_new(struct nf_names *names, const char *token, int identity_len, char mode, dev_t dev, ino_t ino, int fd);
 

@@ -68,7 +68,7 @@ static void sleep_until(int64_t at_ms, int ttl_ms)
 static int64_t due_ms(const struct nf_tenure *t, int ttl_ms)
 {
     int64_t due = t->renewed_ms + ttl_ms / 3;
-    int64_t retry = ttl_ms / 20 < 1000 ? ttl_ms / 20 : 1000;
+    int64_t retry = nf_lease_retry(t->tried_ms, t->deadline_ms, ttl_ms);
     return t->tried_ms > t->renewed_ms && t->tried_ms + retry > due ? t->tried_ms + retry : due;
 }
 
@@ -168,9 +168,7 @@ static void renew(const struct nf_config *c, struct nf_tenure **list, size_t n)
                                    .late = list[i]->deadline_ms <= sent};
         first_deadline = list[i]->deadline_ms < first_deadline ? list[i]->deadline_ms : first_deadline;
     }
-    /* An exchange that hangs must not make us miss a deadline. */
-    int64_t give_up = sent + c->redis.timeout_ms;
-    give_up = first_deadline > sent && first_deadline < give_up ? first_deadline : give_up;
+    int64_t give_up = nf_lease_patience(sent, first_deadline, c->redis.timeout_ms, c->policy.ttl_ms);
     int err = live ? nf_op_renew(&c->redis, &c->policy, r, live, give_up, why, sizeof why) : 0;
     if (err < 0 && !outage_said)
         nf_log(NF_LOG_WARN, "a renewal failed: %s; trying again until the leases end", why[0] ? why : "no usable answer");

@@ -21,20 +21,31 @@
 #include <string.h>
 
 /*
- * How long to sleep before asking again when nobody wakes us. The head of the queue watches the end of the holder's
- * lease; the others only keep their place. A holder that is none of ours releases without handing over.
+ * A waiter keeps its place by asking again within this time. It is shorter at first, and for one that has been told to look:
+ * where locks change hands fast, such a one need not be told again that a grant is to be watched (grant.lua).
  */
-static int patience_ms(const struct nf_answer *a, int *foreign_ms)
+#define FIRST_SLEEP_MS 1200
+#define SLEEP_MS 3200
+
+/* The lease of a grant is renewed so soon after it. */
+#define FIRST_RENEWAL_MS 50
+
+/*
+ * How long to sleep before asking again when nobody wakes us: less than q.sleep_ms. The head of the queue watches the end
+ * of the holder's lease; the others only keep their place. A holder that is none of ours releases without handing over.
+ */
+static int patience_ms(const struct nf_answer *a, int sleep_ms, int *foreign_ms)
 {
     int jitter = (int)arc4random_uniform(20);
+    int poll_ms = sleep_ms - 200;
     if (strncmp(a->holder, "nf1:", 4) != 0) {
         *foreign_ms = *foreign_ms < 250 ? *foreign_ms * 2 : 250;
         return *foreign_ms / 2 + (int)arc4random_uniform((uint32_t)*foreign_ms);
     }
-    /* Not only the head watches: it may be dead. */
-    if (a->before_me >= 0 && a->before_me < 3 && a->left_ms >= 0 && a->left_ms < NF_WAITER_POLL_MS)
-        return (int)a->left_ms + 2 + jitter + 25 * (int)a->before_me;
-    return NF_WAITER_POLL_MS + 10 * jitter;
+    /* Not only the head watches: it may be dead. So may be many, where there is a grant that nobody fetches. */
+    if (a->before_me >= 0 && (a->before_me < 3 || a->left_ms <= 200) && a->left_ms >= 0 && a->left_ms < poll_ms)
+        return (int)a->left_ms + 2 + jitter + 25 * (int)(a->before_me < 4 ? a->before_me : 4);
+    return poll_ms + 10 * jitter;
 }
 
 /* Withdraws the token, if need be in the background. `quick`: Redis has just answered, so it will again. */
@@ -59,8 +70,10 @@ struct asking {
     bool nonblock;
     const sigset_t *mask;
     struct nf_answer a;
-    bool reached; /* a request may have left something in Redis */
+    const char *replaces; /* the token of a keeper's that is converted; "" none */
+    bool reached;         /* a request may have left something in Redis */
     int down_ms, foreign_ms;
+    int64_t renewed_ms, deadline_ms; /* of the lease that was granted (struct nf_tenure) */
     char token[NF_TOKEN_MAX];
     char stale[NF_TOKEN_MAX];
 };
@@ -91,7 +104,7 @@ static int adopt(struct asking *k)
 
 static int refused(const struct asking *k)
 {
-    nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): Redis says: %s", k->f->key, k->a.why);
+    nf_refused(k->f->key, k->a.why);
     return -ENOLCK;
 }
 
@@ -107,6 +120,29 @@ static int down(struct asking *k)
     return r < 0 ? r : AGAIN;
 }
 
+/*
+ * The message that woke us says that Redis has given us the file at grant_at_ms of its clock, for grant_ms. That counts from
+ * a moment which lies, after the last ask was sent, at least as much later as Redis measured between its answer and the
+ * grant. Unless Redis' clock was set in between: it cannot have measured more time than has passed here. If that, or how
+ * little is left, leaves a doubt, we ask.
+ */
+static bool accept(struct asking *k)
+{
+    const struct nf_answer *a = &k->a;
+    int64_t now = nf_now_ms();
+    int64_t later = a->grant_at_ms - a->redis_ms;
+    if (a->grant_ms == 0 || later < 0 || later > now - a->sent_ms + 1)
+        return false;
+    int64_t deadline = nf_lease_deadline(a->sent_ms + (later > 0 ? later - 1 : 0), a->grant_ms);
+    if (deadline - now < a->grant_ms / 2)
+        return false;
+    /* A short lease, as long as nobody knows that we live. To be renewed soon: a lock that lasts no longer needs no more. */
+    int first = a->grant_ms / 8 < FIRST_RENEWAL_MS ? a->grant_ms / 8 : FIRST_RENEWAL_MS;
+    k->deadline_ms = deadline;
+    k->renewed_ms = now + first - k->c->policy.ttl_ms / 3;
+    return true;
+}
+
 static int busy(struct asking *k)
 {
     nf_outage_over(k->c);
@@ -114,6 +150,11 @@ static int busy(struct asking *k)
     k->reached = true;
     if (!have_kernel_lock(k))
         return UNLOCKED;
+    if (k->replaces[0]) {
+        /* What is converted has ended now, and another host may have the file: its keeper is not to call that a loss. */
+        (void)nf_keeper_ended(k->f->lock_dev, k->f->lock_ino, k->f->key, k->f->key_len, k->replaces);
+        k->replaces = "";
+    }
     if (k->q.identity_len > 0 && strncmp(k->a.holder, k->token, (size_t)k->q.identity_len) == 0)
         return adopt(k);
     k->q.adopt = "";
@@ -121,16 +162,18 @@ static int busy(struct asking *k)
         return -EWOULDBLOCK;
     if (nf_sigs_interrupting(k->mask))
         return -EINTR;
-    int r = nf_op_wait(&k->c->redis, &k->q, patience_ms(&k->a, &k->foreign_ms), k->mask, &k->a);
+    int r = nf_op_wait(&k->c->redis, &k->q, patience_ms(&k->a, k->q.sleep_ms, &k->foreign_ms), k->mask, &k->a);
+    k->q.sleep_ms = r == 0 && k->a.told ? FIRST_SLEEP_MS : SLEEP_MS;
     if (r == -EACCES)
         return refused(k);
     if (r < 0 && r != -EINTR) {
         k->a.outcome = NF_DOWN;
         return down(k);
     }
-    if (r == 0)
-        return have_kernel_lock(k) ? AGAIN : UNLOCKED;
-    return r;
+    if (r < 0)
+        return r;
+    bool granted = accept(k);
+    return !have_kernel_lock(k) ? UNLOCKED : granted ? 0 : AGAIN;
 }
 
 /* Asks until it is granted (0), or comes to another end; then what may be left in Redis is withdrawn. */
@@ -144,7 +187,10 @@ static int ask(struct asking *k)
         switch (k->a.outcome) {
         case NF_GRANTED:
             nf_outage_over(k->c);
+            nf_granted(k->f->key);
             k->reached = true;
+            k->renewed_ms = k->a.sent_ms;
+            k->deadline_ms = nf_lease_deadline(k->a.sent_ms, k->c->policy.ttl_ms);
             r = waited && !have_kernel_lock(k) ? UNLOCKED : 0;
             break;
         case NF_BUSY:
@@ -170,16 +216,18 @@ static int ask(struct asking *k)
     return r;
 }
 
-static int enter_table(int fd, const struct nf_file *f, struct nf_names *names, const struct nf_request *q, const struct nf_answer *a,
-                       bool shared)
+static int enter_table(const struct asking *k, struct nf_names *names, bool shared)
 {
-    const struct nf_config *c = nf_config();
+    const struct nf_config *c = k->c;
+    const struct nf_file *f = k->f;
+    const struct nf_request *q = &k->q;
+    int fd = k->fd;
     struct nf_tenure *t = nf_tenure_new(names, q->token, q->identity_len, q->mode, f->dev, f->ino, fd);
     if (!t)
         return -ENOLCK;
-    t->renewed_ms = t->tried_ms = a->sent_ms;
-    t->deadline_ms = nf_lease_deadline(a->sent_ms, c->policy.ttl_ms);
-    memcpy(t->fence, a->fence, sizeof t->fence);
+    t->renewed_ms = t->tried_ms = k->renewed_ms;
+    t->deadline_ms = k->deadline_ms;
+    memcpy(t->fence, k->a.fence, sizeof t->fence);
     t->lock_dev = f->lock_dev;
     t->lock_ino = f->lock_ino;
     int r = nf_lease_add(t);
@@ -213,13 +261,15 @@ int nf_acquire(int fd, const struct nf_file *f, char mode, bool nonblock, enum n
                               .adopt = replaces,
                               .had = before == NF_BEFORE_HAD,
                               .mode = mode,
-                              .wait = !nonblock};
+                              .wait = !nonblock,
+                              .sleep_ms = FIRST_SLEEP_MS};
+    k.replaces = before == NF_BEFORE_KEPT ? replaces : "";
     int r = ask(&k);
     if (r != 0) {
         nf_free(names);
         return r < 0 ? r : 0; /* UNLOCKED: as if we had got the lock, and then the other one had unlocked it */
     }
-    r = enter_table(fd, f, names, &k.q, &k.a, before != NF_BEFORE_NONE || forks != nf_fork_count()); /* takes over names */
+    r = enter_table(&k, names, before != NF_BEFORE_NONE || forks != nf_fork_count()); /* takes over names */
     if (r < 0 && (names = nf_names_make(f->key, f->key_len)))
         nf_lease_orphan(names, k.token, mode, nf_now_ms() + k.c->policy.ttl_ms);
     return r;

@@ -13,6 +13,10 @@
 void nf_outage_began(const struct nf_config *c, const char *why);
 void nf_outage_over(const struct nf_config *c);
 
+/* Redis refuses a lock on the file `key`: one line, not repeated until this file's lock is granted, or another reason comes up. */
+void nf_refused(const char *key, const char *why);
+void nf_granted(const char *key);
+
 /* In the grace after a restart of Redis (left_ms of it): one line, then a pause until it may be over. -EINTR as nf_sleep(). */
 int nf_grace_pause(const struct nf_config *c, int64_t left_ms, const sigset_t *mask);
 void nf_grace_say(const struct nf_config *c, int64_t left_ms);

@@ -15,6 +15,7 @@
 #include "lease/lease.h"
 #include "lock/match.h"
 #include "lock/record_ask.h"
+#include "lock/record_kernel.h"
 #include "lock/shadow.h"
 
 #include <errno.h>

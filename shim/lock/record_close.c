@@ -3,7 +3,7 @@
  * the description holds.
  *
  * The file's mutex is held over the real close: a range that another thread sets meanwhile, through another descriptor, is
- * either gone in the kernel and then in Redis, or comes after both. Several files are taken in the order of their list.
+ * either gone in the kernel and then in Redis, or comes after both. Several files are taken in the order of their lists.
  */
 #include "lock/record.h"
 
@@ -39,12 +39,21 @@ static int inside(int fd, long arg)
     return (unsigned)fd >= s->first && (unsigned)fd <= s->last && can_hold(fd);
 }
 
-static bool concerned(const struct nf_record_file *f, unsigned first, unsigned last)
+/* The next file, after `after` (whose reference is given back), of which a descriptor is to be closed; referenced. */
+static struct nf_record_file *next_concerned(struct nf_record_file *after, unsigned first, unsigned last)
 {
+    struct stat st;
     struct span s = {first, last};
-    if (first == last)
-        return nf_fd_is((int)first, f->dev, f->ino) && can_hold((int)first);
-    return nf_fd_find(f->dev, f->ino, none, inside, (long)&s) != -ENOENT;
+    struct nf_record_file *f;
+    if (first == last) {
+        if (after)
+            nf_record_file_put(after);
+        return after || nf_sys.fstat((int)first, &st) < 0 || !can_hold((int)first) ? NULL : nf_record_file_find(st.st_dev, st.st_ino);
+    }
+    for (f = nf_record_file_next(after); f; f = nf_record_file_next(f))
+        if (nf_fd_find(f->dev, f->ino, none, inside, (long)&s) != -ENOENT)
+            break;
+    return f;
 }
 
 static bool has_fd(const struct nf_record *r, const struct nf_record_closing *c)
@@ -62,10 +71,8 @@ void nf_record_close_begin(unsigned first, unsigned last, struct nf_record_closi
     c->first = first;
     c->last = last;
     nf_quiet(&c->quiet);
-    for (struct nf_record_file *f = nf_record_file_next(NULL); f; f = nf_record_file_next(f)) {
+    for (struct nf_record_file *f = next_concerned(NULL, first, last); f; f = next_concerned(f, first, last)) {
         struct nf_record *r;
-        if (!concerned(f, first, last))
-            continue;
         (void)nf_record_file_find(f->dev, f->ino); /* a reference that lasts until the end */
         pthread_mutex_lock(&f->mu);
         f->closing = NULL;
@@ -126,4 +133,18 @@ void nf_record_close_end(struct nf_record_closing *c, bool closed)
     }
     nf_loud(&c->quiet);
     errno = saved;
+}
+
+void nf_record_share(int fd)
+{
+    struct stat st;
+    struct nf_record_file *f = nf_sys.fstat(fd, &st) == 0 ? nf_record_file_find(st.st_dev, st.st_ino) : NULL;
+    if (!f)
+        return;
+    pthread_mutex_lock(&f->mu);
+    struct nf_record *r = nf_record_find(f, 'o', fd);
+    if (r && r->held.n && !r->alone && !r->t->kept)
+        (void)nf_keeper_give(&r->t, 1);
+    pthread_mutex_unlock(&f->mu);
+    nf_record_file_put(f);
 }

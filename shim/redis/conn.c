@@ -194,6 +194,8 @@ int nf_conn_send(struct nf_conn *c, const struct nf_cmd *cmds, size_t n, int64_t
     for (size_t i = 0; i < n; i++) {
         char *wire = NULL;
         struct nf_cmd cmd = cmds[i];
+        if (cmd.taking && c->unfit)
+            return -EPERM;
         for (int k = 0; k < cmd.argc; k++)
             if (cmd.argv[k] == nf_arg_run) {
                 cmd.argv[k] = c->run;
@@ -220,12 +222,25 @@ int nf_conn_send(struct nf_conn *c, const struct nf_cmd *cmds, size_t n, int64_t
     return 0;
 }
 
+int nf_conn_post(struct nf_conn *c, const struct nf_cmd *cmd, int64_t deadline_ms)
+{
+    int r = nf_conn_send(c, cmd, 1, deadline_ms);
+    c->owed += r == 0;
+    return r;
+}
+
 /* Takes a reply out of what has been read; 1 if there is one, 0 if more is needed, -EPROTO. */
 static int take_reply(struct nf_conn *c, redisReply **out)
 {
     void *reply = NULL;
-    if (redisReaderGetReply(c->reader, &reply) != REDIS_OK)
-        return -EPROTO;
+    for (;;) {
+        if (redisReaderGetReply(c->reader, &reply) != REDIS_OK)
+            return -EPROTO;
+        if (!reply || c->owed == 0)
+            break;
+        freeReplyObject(reply);
+        c->owed--;
+    }
     *out = reply;
     return reply != NULL;
 }
@@ -294,6 +309,7 @@ static const char *connect_error(int err)
     case -EAI_UNKNOWN:
         return "the host name does not resolve";
     case -ECONNRESET:
+    case -EPIPE:
         return "the connection was closed";
     case -EPROTO:
         return "the peer does not speak Redis' protocol";

@@ -28,6 +28,8 @@ struct nf_conn {
     size_t reply_bytes;        /* read since the last command was sent */
     size_t reply_max;          /* more than this is a hostile reply */
     char run[17];              /* the beginning of the server's run id; "" unknown, or not wanted */
+    int owed;                  /* replies to nf_conn_post(), which are skipped */
+    const char *unfit;         /* the server should not keep locks: why; see check.h */
     int timeout_ms;            /* what SO_RCVTIMEO and SO_SNDTIMEO are set to; 0 for none */
     struct nf_conn *next_open; /* every open connection, guarded by pool.c's mutex */
     struct nf_conn *next_idle; /* the idle ones, likewise */
@@ -36,6 +38,7 @@ struct nf_conn {
 /* One command: argv with lengths, since paths and tokens may hold any byte but NUL. */
 struct nf_cmd {
     int argc;
+    bool taking; /* asks for a lock: not to be sent to a server that is unfit (NETFLOCK_CHECK=strict) */
     const char *argv[NF_REDIS_ARGS_MAX];
     size_t len[NF_REDIS_ARGS_MAX];
 };
@@ -58,8 +61,12 @@ void nf_conn_close(struct nf_conn *c);
 /* True while the descriptor is still the socket that was made. */
 bool nf_conn_ours(const struct nf_conn *c);
 
-/* Sends n commands in one go. 0 or -errno; after an error the connection must be closed. */
+/* Sends n commands in one go. 0 or -errno (-EPERM: the server is unfit for one of them, see unfit); after an error the connection must be
+ * closed. */
 int nf_conn_send(struct nf_conn *c, const struct nf_cmd *cmds, size_t n, int64_t deadline_ms);
+
+/* Sends a command whose reply will be skipped. 0 or -errno; after an error the connection must be closed. */
+int nf_conn_post(struct nf_conn *c, const struct nf_cmd *cmd, int64_t deadline_ms);
 
 /* The next reply; to be freed with freeReplyObject(). 0 or -errno (-EPROTO for what is not Redis' protocol). */
 int nf_conn_reply(struct nf_conn *c, int64_t deadline_ms, redisReply **out);

@@ -13,6 +13,7 @@
 
 #include <bsd/string.h>
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,18 +58,20 @@ static void read_acquire(const redisReply *r, struct nf_answer *a)
     const redisReply *holder = nf_reply_element(r, 2, REDIS_REPLY_STRING);
     const redisReply *left = nf_reply_element(r, 3, REDIS_REPLY_INTEGER);
     const redisReply *rank = nf_reply_element(r, 4, REDIS_REPLY_INTEGER);
+    const redisReply *time = nf_reply_element(r, 5, REDIS_REPLY_INTEGER);
     if (code && code->integer == 1 && fence && (size_t)fence->len < sizeof a->fence) {
         a->outcome = NF_GRANTED;
         nf_reply_copy(a->fence, sizeof a->fence, fence);
     } else if (code && code->integer == -1 && grace) {
         a->outcome = NF_GRACE;
         a->left_ms = grace->integer;
-    } else if (code && code->integer == 0 && fence && holder && left && rank) {
+    } else if (code && code->integer == 0 && fence && holder && left && rank && time) {
         a->outcome = NF_BUSY;
         a->holder_mode = fence->len == 1 && fence->str[0] == 's' ? 's' : 'x';
         nf_reply_copy(a->holder, sizeof a->holder, holder);
         a->left_ms = left->integer;
         a->before_me = rank->integer;
+        a->redis_ms = time->integer;
     } else {
         nf_reply_error(a, NF_REFUSED, "Redis gave an answer of an unknown form");
     }
@@ -78,9 +81,11 @@ void nf_op_acquire(const struct nf_config *c, const struct nf_request *q, int64_
 {
     char ttl[16];
     char identity[16];
+    char sleep[16];
     const struct nf_names *n = q->names;
-    struct nf_script_call call = {.script = &nf_script_acquire, .n_keys = 4};
+    struct nf_script_call call = {.script = &nf_script_acquire, .n_keys = 4, .taking = true};
     (void)snprintf(ttl, sizeof ttl, "%d", c->policy.ttl_ms);
+    (void)snprintf(sleep, sizeof sleep, "%d", q->wait ? q->sleep_ms : 0);
     (void)snprintf(identity, sizeof identity, "%d", q->identity_len);
     nf_cmd_add(&call.args, n->key, n->key_len);
     nf_cmd_add(&call.args, n->fence, n->fence_len);
@@ -90,7 +95,7 @@ void nf_op_acquire(const struct nf_config *c, const struct nf_request *q, int64_
     nf_cmd_str(&call.args, identity);
     nf_cmd_add(&call.args, &q->mode, 1);
     nf_cmd_str(&call.args, ttl);
-    nf_cmd_str(&call.args, q->wait ? "1" : "0");
+    nf_cmd_str(&call.args, sleep);
     nf_cmd_str(&call.args, q->adopt);
     nf_cmd_str(&call.args, q->had ? "1" : "0");
     nf_cmd_str(&call.args, nf_arg_run);
@@ -128,7 +133,9 @@ int nf_op_release(const struct nf_redis_opts *o, const struct nf_policy *p, cons
     redisReply *reply = NULL;
     int r = nf_script_run(o, &call, 1, &reply, deadline_ms, a->why, sizeof a->why);
     if (r == 0 && reply->type == REDIS_REPLY_INTEGER) {
-        r = reply->integer == 1;
+        r = (int)reply->integer & 1;
+        if (reply->integer & 2) /* a waiter has it now: should it be dead, this finds it out */
+            nf_script_post(o, &call);
     } else if (r == 0) {
         nf_reply_error(a, NF_DOWN, reply->type == REDIS_REPLY_ERROR ? reply->str : "Redis gave an answer of an unknown form");
         r = -EPROTO;
@@ -219,6 +226,26 @@ int nf_op_renew(const struct nf_redis_opts *o, const struct nf_policy *p, struct
     return err;
 }
 
+/* "FENCE TIME MS": a grant; "" or a single number (of a record lock's waiter): ask. */
+static void read_grant(const redisReply *reply, struct nf_answer *a)
+{
+    const redisReply *message = nf_reply_element(reply, 1, REDIS_REPLY_STRING);
+    char *end;
+    a->told = message != NULL;
+    a->grant_ms = 0;
+    size_t n = message ? strcspn(message->str, " ") : 0;
+    if (n == 0 || message->str[n] != ' ' || n >= sizeof a->fence || strspn(message->str, "0123456789") != n)
+        return;
+    int64_t at = strtoll(message->str + n + 1, &end, 10);
+    int64_t ms = *end == ' ' ? strtoll(end + 1, &end, 10) : 0;
+    if (*end || at <= 0 || ms <= 0 || ms > INT_MAX)
+        return;
+    memcpy(a->fence, message->str, n);
+    a->fence[n] = 0;
+    a->grant_at_ms = at;
+    a->grant_ms = (int)ms;
+}
+
 int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, int ms, const sigset_t *mask, struct nf_answer *a)
 {
     char seconds[24];
@@ -226,6 +253,8 @@ int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, int ms
     redisReply *reply = NULL;
     bool reused;
     int err = 0;
+    a->told = false;
+    a->grant_ms = 0;
     const struct nf_names *n = q->names;
     size_t list_len = n->key_len + strlen(q->token) + 17;
     char *list = nf_malloc(list_len + 1);
@@ -248,6 +277,8 @@ int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, int ms
             nf_reply_error(a, nf_reply_outcome(reply->str), reply->str);
             err = a->outcome == NF_REFUSED ? -EACCES : -EAGAIN;
         }
+        if (err == 0)
+            read_grant(reply, a);
         /* Given back before the grant is confirmed: that takes the same connection. */
         if (err == 0)
             nf_pool_put(conn);

@@ -39,9 +39,13 @@ struct nf_answer {
     char fence[NF_FENCE_MAX];  /* NF_GRANTED */
     char holder[NF_TOKEN_MAX]; /* NF_BUSY: one holder's token, or foreign value, cut */
     char holder_mode;          /* NF_BUSY: 'x' or 's' */
-    int64_t left_ms;           /* NF_BUSY: until the holder's lease ends, -1 never; NF_GRACE */
+    int64_t left_ms;           /* NF_BUSY: until it is worth to look again, mostly the end of the holder's lease; -1 never; NF_GRACE */
+    int64_t redis_ms;          /* NF_BUSY: Redis' clock when it answered, in ms */
     int64_t before_me;         /* NF_BUSY: waiters ahead; -1 when not queued */
     bool reached;              /* the request may have reached Redis, even if no answer came */
+    bool told;                 /* nf_op_wait: a message came, not just the end of the time */
+    int64_t grant_at_ms;       /* nf_op_wait: Redis' clock when it granted */
+    int grant_ms;              /* nf_op_wait: how long that grant lasts; 0: none came */
     int64_t sent_ms;           /* when the request was sent (CLOCK_BOOTTIME): a lease counts from here */
     char why[200];             /* NF_DOWN, NF_REFUSED: one clause */
 };
@@ -54,9 +58,11 @@ struct nf_request {
     char mode;         /* 'x' or 's' */
     bool had;          /* the kernel's lock was ours in this mode before: take its tenure over without letting it go */
     bool wait;         /* queue me when busy */
+    int sleep_ms;      /* with wait: I ask again within this time, or am dead */
 };
 
-/* A waiter asks again at least so often: well before the 7 s after which the script takes a silent one for dead. */
+/* One that waits for a record lock asks again at least so often: well before the 7 s after which the script takes a silent
+   one for dead. */
 #define NF_WAITER_POLL_MS 2600
 
 /* NETFLOCK_GRACE as the scripts want it. */
@@ -89,7 +95,8 @@ int nf_op_renew(const struct nf_redis_opts *o, const struct nf_policy *p, struct
 /*
  * Sleeps until the waiter's turn may have come, at most ms, on a connection of its own. `mask` is the host's signal
  * mask, which is set around the one blocking call.
- * 0: ask again. -EINTR: a handler without SA_RESTART ran. Another -errno: Redis is away.
+ * 0: ask again, unless a->grant_ms says that the message was a grant of a file (a->fence, a->grant_at_ms), which came after
+ * the last answer to an ask. -EINTR: a handler without SA_RESTART ran. Another -errno: Redis is away.
  */
 int nf_op_wait(const struct nf_redis_opts *o, const struct nf_request *q, int ms, const sigset_t *mask, struct nf_answer *a);
 

@@ -18,6 +18,7 @@ static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t freed = PTHREAD_COND_INITIALIZER;
 static struct nf_conn *open_list;
 static struct nf_conn *idle_list;
+static int n_open;
 static int n_idle;
 static int n_exchanging; /* calls inside nf_pool_exchange; waiters that took a connection for themselves do not count */
 
@@ -26,8 +27,10 @@ static void unlink_open(struct nf_conn *c)
     struct nf_conn **p = &open_list;
     while (*p && *p != c)
         p = &(*p)->next_open;
-    if (*p)
+    if (*p) {
         *p = c->next_open;
+        n_open--;
+    }
 }
 
 void nf_pool_drop(struct nf_conn *c)
@@ -38,46 +41,74 @@ void nf_pool_drop(struct nf_conn *c)
     nf_conn_close(c);
 }
 
+/* Takes one off the idle list, NULL if that is empty. Mutex held. */
+static struct nf_conn *pop_idle(void)
+{
+    struct nf_conn *c = idle_list;
+    if (c) {
+        idle_list = c->next_idle;
+        n_idle--;
+    }
+    return c;
+}
+
+/* One is kept for each that is in use: threads that wait come back for one all the time. What that leaves over when they
+   have gone is closed by twos. */
 void nf_pool_put(struct nf_conn *c)
 {
+    struct nf_conn *surplus[2] = {NULL, NULL};
     pthread_mutex_lock(&mu);
-    bool keep = n_idle < IDLE_MAX;
-    if (keep) {
-        c->next_idle = idle_list;
-        idle_list = c;
-        n_idle++;
-    } else {
-        unlink_open(c);
+    c->next_idle = idle_list;
+    idle_list = c;
+    n_idle++;
+    int n_used = n_open - n_idle;
+    int keep = n_used > IDLE_MAX ? n_used : IDLE_MAX;
+    for (int i = 0; i < 2 && n_idle > keep; i++) {
+        surplus[i] = pop_idle();
+        unlink_open(surplus[i]);
     }
     pthread_mutex_unlock(&mu);
-    if (!keep)
-        nf_conn_close(c);
+    nf_conn_close(surplus[0]);
+    nf_conn_close(surplus[1]);
+}
+
+/* An idle connection, or NULL. */
+static struct nf_conn *take_idle(void)
+{
+    for (;;) {
+        pthread_mutex_lock(&mu);
+        struct nf_conn *c = pop_idle();
+        pthread_mutex_unlock(&mu);
+        if (!c || nf_conn_ours(c))
+            return c;
+        nf_pool_drop(c); /* the host has closed it */
+    }
+}
+
+void nf_pool_post(const struct nf_redis_opts *opts, const struct nf_cmd *cmd)
+{
+    struct nf_conn *c = take_idle();
+    if (!c)
+        return;
+    if (nf_conn_post(c, cmd, nf_now_ms() + opts->timeout_ms) == 0)
+        nf_pool_put(c);
+    else
+        nf_pool_drop(c);
 }
 
 struct nf_conn *nf_pool_take(const struct nf_redis_opts *opts, int64_t deadline_ms, bool *reused, int *err, char *why, size_t why_size)
 {
-    for (;;) {
-        pthread_mutex_lock(&mu);
-        struct nf_conn *c = idle_list;
-        if (c) {
-            idle_list = c->next_idle;
-            n_idle--;
-        }
-        pthread_mutex_unlock(&mu);
-        if (!c)
-            break;
-        *reused = true;
-        if (nf_conn_ours(c))
-            return c;
-        nf_pool_drop(c); /* the host has closed it */
-    }
-    *reused = false;
-    struct nf_conn *c = nf_conn_open(opts, deadline_ms, err, why, why_size);
+    struct nf_conn *c = take_idle();
+    *reused = c != NULL;
+    if (c)
+        return c;
+    c = nf_conn_open(opts, deadline_ms, err, why, why_size);
     if (!c)
         return NULL;
     pthread_mutex_lock(&mu);
     c->next_open = open_list;
     open_list = c;
+    n_open++;
     pthread_mutex_unlock(&mu);
     return c;
 }
@@ -146,11 +177,15 @@ int nf_pool_exchange(const struct nf_redis_opts *opts, const struct nf_cmd *cmds
             nf_pool_put(c);
             break;
         }
+        const char *unfit = r == -EPERM ? c->unfit : NULL;
         nf_pool_drop(c);
+        if (unfit)
+            r = -EACCES;
         (void)snprintf(why, why_size, "%s",
-                       r == -ETIMEDOUT ? "no answer within the time-out"
-                       : r == -EPROTO  ? "the peer does not speak Redis' protocol"
-                                       : "the connection was closed");
+                       unfit             ? unfit
+                       : r == -ETIMEDOUT ? "no answer within the time-out"
+                       : r == -EPROTO    ? "the peer does not speak Redis' protocol"
+                                         : "the connection was closed");
         if (r == -ETIMEDOUT || r == -EPROTO)
             break; /* alive, but not well: no second try on another connection */
     }
@@ -162,12 +197,9 @@ void nf_pool_trim(void)
 {
     for (;;) {
         pthread_mutex_lock(&mu);
-        struct nf_conn *c = idle_list;
-        if (c) {
-            idle_list = c->next_idle;
-            n_idle--;
+        struct nf_conn *c = pop_idle();
+        if (c)
             unlink_open(c);
-        }
         pthread_mutex_unlock(&mu);
         if (!c)
             return;
@@ -194,6 +226,7 @@ void nf_pool_fork_child(void)
             (void)nf_sys.close(c->fd);
     open_list = NULL;
     idle_list = NULL;
+    n_open = 0;
     n_idle = 0;
     n_exchanging = 0;
     (void)pthread_mutex_init(&mu, NULL);

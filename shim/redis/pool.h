@@ -17,6 +17,9 @@
 int nf_pool_exchange(const struct nf_redis_opts *opts, const struct nf_cmd *cmds, size_t n, redisReply **replies, int64_t deadline_ms,
                      char *why, size_t why_size);
 
+/* Sends a command over an idle connection, if there is one, and leaves; its reply is skipped later. */
+void nf_pool_post(const struct nf_redis_opts *opts, const struct nf_cmd *cmd);
+
 /* A connection for one's own use (a blocking wait); given back with nf_pool_put or nf_pool_drop. */
 struct nf_conn *nf_pool_take(const struct nf_redis_opts *opts, int64_t deadline_ms, bool *reused, int *err, char *why, size_t why_size);
 void nf_pool_put(struct nf_conn *c);

@@ -20,7 +20,7 @@ local ticket = waiting and id_of(ARGV[9]) or ''
 local number = waiting and string.match(ticket, '~(.*)$')
 local place = mode .. a .. b .. ARGV[9]
 local lo, hi = a, b
-if purge() then lo, hi = '0', HIGH end
+if purge(id) then lo, hi = '0', HIGH end
 
 -- Does the owner have the range exclusively, and now asks for less?
 local function weaker()
@@ -86,6 +86,14 @@ end
 
 if step == 'c' or mode == 'u' then
     stop_waiting()
+    if mode == 'u' and string.find(id, '~', 1, true) then
+        -- A wait that could not be cancelled in time.
+        for _, member in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+            if string.sub(member, 34) == token then leave_queue(member) end
+        end
+        redis.call('HDEL', 'netflock:waits:' .. me, string.match(id, '~(.*)$'))
+        redis.call('DEL', prefix .. 'wait:' .. id)
+    end
     if mode == 'u' then
         put(a, b, 'u', id)
         if not holds then forget(id) elseif stored then note(id, ARGV[3], token, ttl) end
@@ -127,10 +135,10 @@ for _, c in ipairs(found) do
     local other_seq, its = seq_of(c.id)
     c.token = its or ''
     local ours = identity ~= '' and string.sub(c.token, 1, #identity) == identity and not string.find(c.id, '~', 1, true)
-    if ours and #adoptable < 32 then
-        adoptable[#adoptable + 1] = c.id .. ' ' .. string.format('%.0f', other_seq)
-    else
+    if not ours then
         real = real or c
+    elseif #adoptable < 32 then -- of the others we shall be told when these are gone
+        adoptable[#adoptable + 1] = c.id .. ' ' .. string.format('%.0f', other_seq)
     end
 end
 if step == 'q' and real then

@@ -8,7 +8,7 @@
 --#include run.lua
 local token, ttl = ARGV[1], tonumber(ARGV[3])
 local id = id_of(token)
-purge()
+purge(id)
 local stored = seq_of(id)
 if ARGV[7] == '1' and not stored then
     if grace(file, ARGV[5], ARGV[6], ttl, true) == 0 then return 0 end

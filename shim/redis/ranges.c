@@ -146,6 +146,7 @@ void nf_range_set(const struct nf_config *c, const struct nf_range_request *q, i
     char end[HEX];
     const char step[2] = {(char)q->step, 0};
     struct nf_script_call call = call_for(&nf_script_range_set, q->names, q->token);
+    call.taking = q->mode != 'u' && q->step != NF_STEP_CANCEL;
     (void)snprintf(ttl, sizeof ttl, "%d", c->policy.ttl_ms);
     (void)snprintf(identity, sizeof identity, "%d", q->identity_len);
     (void)snprintf(seq, sizeof seq, "%" PRIu64, q->seq);

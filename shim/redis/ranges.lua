@@ -93,8 +93,11 @@ local function conflicts(tbl, a, b, mode, base)
     return list
 end
 
--- Takes out the owners whose leases have run out. True if there was one: any range may have become free.
-local function purge()
+-- Takes out the owners whose leases have run out. True if there was one: any range may have become free. Not the one that
+-- asks: nobody was in between, and its renewal would come in time as well.
+local function purge(own)
+    local till = redis.call('ZSCORE', leases, own)
+    if till and tonumber(till) <= now then redis.call('ZADD', leases, now + 1000, own) end
     local gone, out = redis.call('ZRANGEBYSCORE', leases, '-inf', now), {}
     if #gone == 0 then return false end
     for _, id in ipairs(gone) do
@@ -110,8 +113,9 @@ local function purge()
         end
         left = table.concat(left, ',')
         if left ~= h then
-            redis.call('ZREM', ranges, member)
+            -- In this order: a key that becomes empty loses its expiry, and what is in it would stay for ever.
             if left ~= '' then redis.call('ZADD', ranges, 0, string.sub(member, 1, 32) .. left) end
+            redis.call('ZREM', ranges, member)
         end
     end
     return true
@@ -121,10 +125,10 @@ end
 local function note(id, seq, token, ms)
     redis.call('HSET', owners, id, seq .. ' ' .. token)
     redis.call('ZADD', leases, now + ms, id)
-    if redis.call('PTTL', leases) < ms then
-        for _, k in ipairs({ranges, owners, leases}) do redis.call('PEXPIRE', k, 2 * ms) end
-    elseif redis.call('PTTL', ranges) < ms then
-        redis.call('PEXPIRE', ranges, 2 * ms)
+    local left = redis.call('PTTL', leases)
+    if left < ms or redis.call('PTTL', ranges) < ms then
+        -- All at once: of ranges that outlive their owners nobody could tell that they are free.
+        for _, k in ipairs({ranges, owners, leases}) do redis.call('PEXPIRE', k, math.max(left, 2 * ms)) end
     end
 end
 

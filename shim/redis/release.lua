@@ -1,6 +1,7 @@
 -- Ends a tenure, or a wait, and hands the file to the next waiter. Deletes nothing but what belongs to the token.
 -- KEYS: lock, fence, queue, alive   ARGV: token, mode, was waiting 0|1, grant ms
--- Returns 1 if the token held the file, 0 if not. The fence moves on, so that a renewal that crosses with a release
+-- Returns 1 if the token held the file, 0 if not, plus 2 if a waiter was given it. Then it is worth to call once more, in a
+-- moment: if the waiter is dead, that finds it out. The fence moves on, so that a renewal that crosses with a release
 -- does not take the file back.
 local key, fence_key, queue, alive = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, mode = ARGV[1], ARGV[2]
@@ -28,6 +29,6 @@ end
 if redis.call('EXISTS', queue) == 1 and not in_grace() then
 --#include fence.lua
 --#include grant.lua
-    grant_waiters(key, fence_key, queue, alive, tonumber(ARGV[4]), '')
+    if grant_waiters(fence_key, queue, alive, tonumber(ARGV[4]), '') then held = held + 2 end
 end
 return held

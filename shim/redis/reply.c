@@ -25,8 +25,8 @@ void nf_reply_error(struct nf_answer *a, enum nf_outcome outcome, const char *te
 {
     a->outcome = outcome;
     /* A server that wants a password refuses our longer commands before it gets to saying so plainly. */
-    if (strstr(text, "unauthenticated"))
-        text = "NOAUTH a password is needed (NETFLOCK_URL or NETFLOCK_PASSWORD_FILE)";
+    if (strstr(text, "unauthenticated") || strncmp(text, "NOAUTH", 6) == 0)
+        text = NF_NOAUTH;
     (void)strlcpy(a->why, text, sizeof a->why);
 }
 

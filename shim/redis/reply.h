@@ -6,6 +6,9 @@
 
 #include "redis/ops.h"
 
+/* Said where a server wants a password that was not given. */
+#define NF_NOAUTH "NOAUTH a password is needed (NETFLOCK_URL or NETFLOCK_PASSWORD_FILE)"
+
 /* What an error reply means: "not now", or "not at all". */
 enum nf_outcome nf_reply_outcome(const char *error);
 

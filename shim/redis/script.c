@@ -16,6 +16,7 @@
 static void build(struct nf_cmd *cmd, const struct nf_script_call *call, const char *verb, const char *script, const char *n_keys)
 {
     cmd->argc = 0;
+    cmd->taking = call->taking;
     nf_cmd_str(cmd, verb);
     nf_cmd_str(cmd, script);
     nf_cmd_str(cmd, n_keys);
@@ -34,10 +35,18 @@ static int with_text(const struct nf_redis_opts *opts, const struct nf_script_ca
     return nf_pool_exchange(opts, &cmd, 1, reply, deadline_ms, why, why_size);
 }
 
+static const char *const digits[] = {"0", "1", "2", "3", "4"};
+
+void nf_script_post(const struct nf_redis_opts *opts, const struct nf_script_call *call)
+{
+    struct nf_cmd cmd;
+    build(&cmd, call, "EVALSHA", call->script->sha1, digits[call->n_keys]);
+    nf_pool_post(opts, &cmd);
+}
+
 int nf_script_run(const struct nf_redis_opts *opts, const struct nf_script_call *calls, size_t n, redisReply **replies, int64_t deadline_ms,
                   char *why, size_t why_size)
 {
-    static const char *const digits[] = {"0", "1", "2", "3", "4"};
     struct nf_cmd one;
     struct nf_cmd *cmds = n == 1 ? &one : nf_calloc(n, sizeof *cmds);
     if (!cmds)

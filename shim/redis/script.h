@@ -17,6 +17,7 @@ extern const struct nf_script nf_script_range_set, nf_script_range_test, nf_scri
 struct nf_script_call {
     const struct nf_script *script;
     int n_keys;
+    bool taking;        /* as in struct nf_cmd */
     struct nf_cmd args; /* the keys, then the arguments */
 };
 
@@ -26,5 +27,8 @@ struct nf_script_call {
  */
 int nf_script_run(const struct nf_redis_opts *opts, const struct nf_script_call *calls, size_t n, redisReply **replies, int64_t deadline_ms,
                   char *why, size_t why_size);
+
+/* Sends a script whose answer nobody waits for, and which may be lost; only over a connection that is there. */
+void nf_script_post(const struct nf_redis_opts *opts, const struct nf_script_call *call);
 
 #endif

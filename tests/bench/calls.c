@@ -19,6 +19,7 @@
 
 static int (*libc_flock)(int, int);
 static int (*libc_close)(int);
+static int (*libc_fcntl)(int, int, ...);
 
 static int raw_open(const char *path)
 {
@@ -64,6 +65,14 @@ static int64_t close_loop(int (*fn)(int), int n)
     return (now_ns() - t) * 1000 / n;
 }
 
+static int64_t getfd_loop(int (*fn)(int, int, ...), int n)
+{
+    int64_t t = now_ns();
+    for (int i = 0; i < n; i++)
+        (void)fn(STDIN_FILENO, F_GETFD);
+    return (now_ns() - t) * 1000 / n;
+}
+
 static void report(const char *name, int64_t *with, int64_t *without)
 {
     static int64_t diff[BLOCKS];
@@ -103,6 +112,21 @@ static void run_close(const char *name)
     report(name, with, without);
 }
 
+static void run_fcntl(const char *name)
+{
+    static int64_t with[BLOCKS];
+    static int64_t without[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++) {
+        bool first = i & 1;
+        if (first)
+            with[i] = getfd_loop(fcntl, 500);
+        without[i] = getfd_loop(libc_fcntl, 500);
+        if (!first)
+            with[i] = getfd_loop(fcntl, 500);
+    }
+    report(name, with, without);
+}
+
 int main(int argc, char **argv)
 {
     void *libc = dlopen("libc.so.6", RTLD_NOW);
@@ -111,15 +135,18 @@ int main(int argc, char **argv)
     const char *const outside[] = {argv[1], argv[2]};
     *(void **)&libc_flock = dlsym(libc, "flock");
     *(void **)&libc_close = dlsym(libc, "close");
-    if (!libc_flock || !libc_close)
+    *(void **)&libc_fcntl = dlsym(libc, "fcntl64");
+    if (!libc_flock || !libc_close || !libc_fcntl)
         return 2;
     run_flock("flock", flock_known, outside, 100);
     run_flock("flock-fresh", flock_fresh, outside, 20);
     run_close("close");
+    run_fcntl("getfd");
     int fd = raw_open(argv[3]);
     if (flock(fd, LOCK_EX) < 0)
         die("flock");
     run_close("close-held");
+    run_fcntl("getfd-held");
     run_flock("flock-held", flock_known, outside, 100);
     return flock(fd, LOCK_UN) < 0;
 }

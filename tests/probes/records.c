@@ -340,7 +340,8 @@ static long act(char *cmd, char **a, char *extra, size_t size)
         return fd[k] = receive(a[1]);
     if (!strcmp(cmd, "commands")) {
         const char *wrong = commands(fd[k]);
-        snprintf(extra, size, wrong ? " but %s (errno %d)" : "", wrong, errno);
+        if (wrong)
+            snprintf(extra, size, " but %s (errno %d)", wrong, errno);
         errno = MARK;
         return 0;
     }

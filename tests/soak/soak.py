@@ -294,7 +294,7 @@ class Soak:
     def leftover_keys(self):
         script = """local r = {}
             for _, k in ipairs(redis.call("KEYS", "*")) do
-                if k:sub(-6) ~= ":fence" then r[#r + 1] = k .. " " .. redis.call("PTTL", k) .. "ms" end
+                if not k:match(":r?fence$") and not k:match(":run$") then r[#r + 1] = k .. " " .. redis.call("PTTL", k) .. "ms" end
             end
             return r"""
         limit = time.monotonic() + self.o.ttl + 8

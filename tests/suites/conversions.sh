@@ -212,4 +212,67 @@ test_odd_operations_get_the_kernel_s_answers() {
 	ask a pipe u v >/dev/null; assertEquals "a pipe" OK "$(ask a flock u EX)"
 }
 
+# flock(1) on a shell's descriptor: each operation is another process, which is gone when the next one comes.
+
+test_an_upgrade_by_another_process_outlives_leases() {
+	local end
+	spawn 1 NETFLOCK_TTL=600ms bash -c "exec 9>$F; flock -s 9; flock -x 9; touch $W/shared/up2; sleep 30"
+	must '[ -e $W/shared/up2 ]'
+	end=$(($(now_ms) + 2000))
+	while [ "$(now_ms)" -lt $end ]; do
+		assertEquals "a reader on another host" 1 "$(reader)" || break
+	done
+}
+
+test_a_failed_upgrade_by_another_process_leaves_nothing() {
+	spawn 2 flock -s "$F" sleep 30
+	must '[ "$(R zcard "lock:$F")" = 1 ]'
+	local reader2=$PID
+	spawn 1 bash -c "exec 9>$F; flock -s 9; flock -n -x 9; echo \$? >$W/shared/refused; until [ -e $W/shared/over ]; do sleep 0.02; done"
+	local shell=$PID; PID=$reader2
+	must '[ -s $W/shared/refused ]'
+	assertEquals 1 "$(cat "$W/shared/refused")"
+	bare 1 flock -n "$F" true; assertEquals "the kernel has dropped the shared lock" 0 $?
+	must '[ "$(R zcard "lock:$F")" = 1 ]' 1 "only host 2's shared lock is left;"
+	kill_strays_of_host2
+	must '[ -z "$(leftover_keys)" ]' 1 "nothing stays in Redis while the shell lives;"
+	assertEquals "a writer" 0 "$(writer 3)"
+	touch "$W/shared/over"; wait $shell
+	rm -f "$W/shared/over" "$W/shared/refused"
+}
+
+test_two_shells_that_upgrade_at_once_are_both_done_soon_and_one_at_a_time() {
+	local h p1='' p2='' t
+	# What each does when it has upgraded: it notes that it is inside, and alone.
+	cat >"$W/upgrade" <<-S
+		exec 9>$F; flock -s 9; touch $W/shared/reads\$HOSTN
+		until [ -e $W/shared/reads1 ] && [ -e $W/shared/reads2 ]; do sleep 0.01; done
+		flock -x 9; mkdir $W/shared/inside || exit 9; sleep 0.5; rmdir $W/shared/inside
+		echo \$HOSTN >>$W/shared/upgraded
+	S
+	t=$(now_ms)
+	for h in 1 2; do spawn $h bash "$W/upgrade"; eval "p$h=$PID"; done
+	wait "$p1"; assertEquals "host 1" 0 $?
+	wait "$p2"; assertEquals "host 2" 0 $?
+	assertBetween "milliseconds" 1000 4000 $(($(now_ms) - t))
+	assertEquals "1 2" "$(sort "$W/shared/upgraded" | paste -sd' ')"
+	assertNoKeys
+}
+
+test_a_downgrade_by_another_process_lets_waiting_readers_of_another_host_in_at_once() {
+	local t
+	spawn 1 NETFLOCK_TTL=20s bash -c "exec 9>$F; flock -x 9; touch $W/shared/ex; until [ -e $W/shared/down ]; do sleep 0.01; done
+		flock -s 9; touch $W/shared/sh; sleep 30"
+	must '[ -e $W/shared/ex ]'
+	assertEquals 1 "$(reader)"
+	spawn 2 NETFLOCK_TTL=20s flock -s "$F" touch "$W/shared/read"
+	must '[ "$(R zcard "netflock:{lock:$F}:queue")" = 1 ]'
+	touch "$W/shared/down"
+	must '[ -e $W/shared/sh ]'; t=$(now_ms)
+	must '[ -e $W/shared/read ]' 2 "the reader that waited;"
+	assertBetween "milliseconds" 0 1000 $(($(now_ms) - t))
+	assertEquals "a new reader" 0 "$(reader 3)"
+	assertEquals "a writer" 1 "$(writer 3)"
+}
+
 . /usr/share/shunit2/shunit2

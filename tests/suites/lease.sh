@@ -66,6 +66,56 @@ test_by_default_a_program_whose_lock_was_lost_is_ended() {
 	assertContains "$(cat "$W/lost.log")" "$F"
 }
 
+test_what_a_kept_lock_protects_is_ended_when_it_is_lost() {
+	# The shell and its child have the descriptor; the sibling has not.
+	spawn 1 W="$W" NETFLOCK_TTL=600ms NETFLOCK_LOG="$W/kept.log" bash -c 'sleep 61 & echo $! >"$W/sibling"
+		exec 9>"$0"; flock 9; sleep 62 & echo $! >"$W/child"; exec sleep 63' "$F"
+	local p=$PID
+	must '[ -s "$W/child" ]'
+	wait_held "$F"
+	must '[ -n "$(keepers)" ]'
+	R set "lock:$F" somebody-else px 20000 >/dev/null
+	must '! kill -0 $p 2>/dev/null' 3 "the holder gets SIGTERM"
+	must '! kill -0 $(cat "$W/child") 2>/dev/null' 3 "so does its child"
+	assertTrue "but nobody else" "kill -0 $(cat "$W/sibling")"
+	must 'grep -q "2 processes told" "$W/kept.log"' 2
+	assertContains "$(cat "$W/kept.log")" "somebody-else"
+	assertEquals somebody-else "$(R get "lock:$F")"
+}
+
+LOCKF='import fcntl,sys,time; f=open(sys.argv[1],"a"); fcntl.lockf(f,fcntl.LOCK_EX); print("in",flush=True); time.sleep(60)'
+
+test_a_program_that_lost_its_record_locks_is_ended() {
+	spawn 1 NETFLOCK_TTL=600ms NETFLOCK_GRACE=off python3 -c "$LOCKF" "$F" 2>"$W/lost.log" >"$W/out"
+	local p=$PID
+	must '[ -s "$W/out" ]'
+	R flushall >/dev/null
+	must '! kill -0 $p 2>/dev/null' 3 "the holder gets SIGTERM"
+	assertContains "$(cat "$W/lost.log")" "lost the lock on lock:$F"
+}
+
+# The server hangs, as for one who is cut off: whoever holds is told while nobody else could have got in yet.
+told_before_the_lease_ends() { # MESSAGE CMD...
+	local what=$1; shift
+	: >"$W/out"
+	spawn 1 NETFLOCK_TTL=2s NETFLOCK_CONNECT_TIMEOUT=1s "$@" >"$W/out" 2>/dev/null
+	local p=$PID
+	must '[ -s "$W/out" ]'
+	kill -STOP "$REDIS_PID"
+	local t0; t0=$(now_ms)
+	wait_until '! kill -0 $p 2>/dev/null' 5 || fail "$what: not told at all"
+	local ms=$(($(now_ms) - t0))
+	kill -CONT "$REDIS_PID"
+	# The last renewal was no later than the freeze.
+	assertBetween "$what: told after ms" 900 2000 "$ms"
+}
+
+test_the_loss_is_told_before_the_lease_ends() {
+	told_before_the_lease_ends "flock" python3 -c "$HOLD" "$F"
+	told_before_the_lease_ends "lockf" python3 -c "$LOCKF" "$D/y"
+	told_before_the_lease_ends "kept" bash -c 'exec 9>"$0"; flock 9; echo in; exec sleep 60' "$D/z"
+}
+
 test_the_local_contender_of_a_killed_holder_gets_in_at_once() {
 	spawn 1 NETFLOCK_KEEPER=never python3 -c "$HOLD" "$F" >"$W/out"
 	local p=$PID

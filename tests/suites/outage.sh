@@ -204,7 +204,7 @@ test_the_documented_acl_suffices_and_a_missing_right_is_one_clear_error() {
 		tr -s '\\\t\n ' ' ' | sed 's/.*>PASSWORD //')
 	assertNotEquals "netflock(7) names the rights" "" "$acl"
 	# shellcheck disable=SC2086 # several words
-	R acl setuser app reset on '>pw' $acl >/dev/null
+	R acl setuser app reset on '>pw' $acl +info >/dev/null
 	url=redis://app:pw@127.0.0.1:$PORT
 	spawn 1 NETFLOCK_URL="$url" flock "$F" sleep 60; local p=$PID
 	wait_held "$F"
