@@ -263,16 +263,16 @@ test_log_says_it_and_leaves_the_command_alone() {
 
 test_the_command_is_told_before_redis_lets_anybody_else_in() {
 	rm -f "$W/shared"/*
-	Lspawn 1 "$F" sh -c "$(trapper told 9)" 2>/dev/null; local p=$PID
+	NETFLOCK_TTL=4s Lspawn 1 "$F" sh -c "$(trapper told 9)" 2>/dev/null; local p=$PID
 	must '[ -e $W/shared/up ]'
-	# Two leases long nothing happens.
-	local end=$(($(now_ms) + 4000))
+	# For more than a lease nothing happens.
+	local end=$(($(now_ms) + 5000))
 	while [ "$(now_ms)" -lt $end ] && kill -0 $p 2>/dev/null; do sleep 0.05; done
 	assertTrue "it is renewed" "kill -0 $p"
 	local t0 left; t0=$(now_ms); left=$(R pttl "lock:$F")
 	redis_stop
 	wait $p; assertEquals 9 $?
-	assertBetween "told within the lease of $left ms" 300 "$left" $(($(stat -c %.3Y "$W/shared/told" | tr -d .) - t0))
+	assertBetween "told within the lease of $left ms" 1000 "$left" $(($(stat -c %.3Y "$W/shared/told" | tr -d .) - t0))
 }
 
 test_a_command_that_unlocks_is_left_alone() {
