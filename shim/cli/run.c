@@ -49,16 +49,16 @@ int cmd_run(char **argv, bool strict)
     char *path = program_find(argv[0], &err);
     if (!path)
         return not_run(argv[0], NULL, err);
-    int status = EXIT_REFUSED;
+    int status = EXIT_REFUSED; /* unless it is run */
     if (strict && !doctor_protects(argv, v.why, sizeof v.why)) {
         complain("run: %s is not run: %s", argv[0], v.why);
-    } else if (preload_find("run", library) < 0) {
-        status = EXIT_REFUSED;
-    } else if (program_reachable(path, &v)) {
-        preload_set(library);
-        status = not_run(argv[0], path, program_execute(path, argv));
-    } else {
-        complain("run: %s is not run: %s", argv[0], v.why);
+    } else if (preload_find("run", library) >= 0) { /* else it has said why */
+        if (program_reachable(path, &v)) {
+            preload_set(library);
+            status = not_run(argv[0], path, program_execute(path, argv));
+        } else {
+            complain("run: %s is not run: %s", argv[0], v.why);
+        }
     }
     free(path);
     return status;

@@ -90,12 +90,12 @@ int nf_record_test(struct nf_record_call *k, struct nf_range_answer **out)
 /* Tells Redis what has become weaker. It must not fail: what is not told now is told later, by nf_record_sync(). */
 static void tell_weaker(const struct nf_record_call *k, struct nf_record *r, struct nf_range_answer *a)
 {
-    struct nf_range_request q = nf_record_request(k, r);
     if (k->mode == 'u' && r->held.n == 0) {
         nf_record_drop(r, false);
         return;
     }
     nf_record_sync(r);
+    struct nf_range_request q = nf_record_request(k, r);
     nf_record_ask(k, &q, a);
     if (a->result == NF_RANGE_FORGOTTEN)
         nf_record_forgotten(r);

@@ -85,7 +85,8 @@ static void start(const char *folder, int i, char *hold_ms)
         die("fork");
     if (pid > 0)
         return;
-    strcat(prefix, "=crowd");
+    size_t n = strlen(prefix);
+    snprintf(prefix + n, sizeof prefix - n, "=crowd");
     if (setenv("LD_PRELOAD", preload ? preload : "", 1) < 0 || setenv("NETFLOCK_PREFIX", prefix, 1) < 0)
         die("setenv");
     execl("/proc/self/exe", "crowd", "host", folder, name, hold_ms, (char *)NULL);
