@@ -4,17 +4,20 @@ _netflock() {
 	local settings="--prefix --url --password-file --connect-timeout"
 	COMPREPLY=()
 	if [ "$COMP_CWORD" -eq 1 ]; then
-		mapfile -t COMPREPLY < <(compgen -W "run lock fence status help --help --version" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "run lock fence status release doctor help --help --version" -- "$cur")
 		return
 	fi
 	case $prev in
 	--prefix | --local) mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	--password-file | --log) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	--on-outage) mapfile -t COMPREPLY < <(compgen -W "block error local" -- "$cur"); return ;;
+	--grace) mapfile -t COMPREPLY < <(compgen -W "auto always off" -- "$cur"); return ;;
+	--check) mapfile -t COMPREPLY < <(compgen -W "strict warn off" -- "$cur"); return ;;
 	--on-lost) mapfile -t COMPREPLY < <(compgen -W "term kill log" -- "$cur"); return ;;
 	--keeper) mapfile -t COMPREPLY < <(compgen -W "auto always never" -- "$cur"); return ;;
 	--log-level) mapfile -t COMPREPLY < <(compgen -W "error warn info debug" -- "$cur"); return ;;
 	--url | --ttl | --connect-timeout | --host) return ;;
+	--pid) mapfile -t COMPREPLY < <(compgen -W "$(cd /proc && printf '%s ' [0-9]*)" -- "$cur"); return ;;
 	-w | -E | --timeout | --wait | --conflict-exit-code | --outage-exit-code) [ "${COMP_WORDS[1]}" != lock ] || return ;;
 	esac
 	case ${COMP_WORDS[1]} in
@@ -23,7 +26,7 @@ _netflock() {
 		for ((i = 2; i < COMP_CWORD; i++)); do
 			case ${COMP_WORDS[i]} in
 			--) i=$((i + 1)); break ;;
-			--help) ;;
+			--help | --strict) ;;
 			--*) i=$((i + 1)) ;;
 			*) break ;;
 			esac
@@ -31,7 +34,7 @@ _netflock() {
 		if [ "$i" -lt "$COMP_CWORD" ] && declare -F _command_offset >/dev/null; then
 			_command_offset "$i"
 		elif [[ $cur == -* ]]; then
-			mapfile -t COMPREPLY < <(compgen -W "$settings --ttl --on-outage --on-lost --keeper --local --host --log --log-level --help --" -- "$cur")
+			mapfile -t COMPREPLY < <(compgen -W "--strict $settings --ttl --on-outage --grace --check --on-lost --keeper --local --host --log --log-level --help --" -- "$cur")
 		else
 			mapfile -t COMPREPLY < <(compgen -c -- "$cur")
 		fi
@@ -74,7 +77,29 @@ _netflock() {
 			mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		fi
 		;;
-	help) mapfile -t COMPREPLY < <(compgen -W "run lock fence status" -- "$cur") ;;
+	release)
+		if [[ $cur == -* ]]; then
+			mapfile -t COMPREPLY < <(compgen -W "--yes $settings --help" -- "$cur")
+		else
+			mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		fi
+		;;
+	doctor)
+		# Paths, and behind -- a command.
+		for ((i = 2; i < COMP_CWORD; i++)); do
+			[ "${COMP_WORDS[i]}" != -- ] || { i=$((i + 1)); break; }
+		done
+		if [ "$i" -lt "$COMP_CWORD" ] && declare -F _command_offset >/dev/null; then
+			_command_offset "$i"
+		elif [ "${COMP_WORDS[COMP_CWORD - 1]}" = -- ]; then
+			mapfile -t COMPREPLY < <(compgen -c -- "$cur")
+		elif [[ $cur == -* ]]; then
+			mapfile -t COMPREPLY < <(compgen -W "--json --pid $settings --ttl --on-outage --on-lost --keeper --local --host --log --log-level --help --" -- "$cur")
+		else
+			mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		fi
+		;;
+	help) mapfile -t COMPREPLY < <(compgen -W "run lock fence status release doctor" -- "$cur") ;;
 	esac
 }
 complete -o filenames -F _netflock netflock

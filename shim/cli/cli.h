@@ -13,6 +13,8 @@
 enum {
     EXIT_OK = 0,
     EXIT_PATH = 1,             /* status: a path that cannot be looked up; output that cannot be written */
+    EXIT_UNPROTECTED = 1,      /* doctor: something is not protected */
+    EXIT_NOT_RELEASED = 1,     /* release: not all that was shown was released */
     EXIT_USAGE = 2,            /* wrong usage, wrong configuration */
     EXIT_NOT_HELD = 1,         /* fence: this host does not hold the file */
     EXIT_REDIS = 3,            /* status, fence: Redis cannot be reached, or refuses */
@@ -21,15 +23,21 @@ enum {
     EXIT_NOT_FOUND = 127,      /* run: there is no such command */
 };
 
-/* argv: COMMAND and its arguments, NULL at the end. Returns only when the command was not run. */
-int cmd_run(char **argv);
+/*
+ * argv: COMMAND and its arguments, NULL at the end. Returns only when the command was not run; `strict`: also when netflock
+ * doctor would find a failure.
+ */
+int cmd_run(char **argv, bool strict);
 
 /* argv[1..]: what follows "lock" or "fence". */
 int cmd_lock(int argc, char **argv);
 int cmd_fence(int argc, char **argv);
 
+int cmd_release(int argc, char **argv);
+
 void help_lock(void);
 void help_fence(void);
+void help_release(void);
 
 /* paths: NULL at the end. */
 int cmd_status(char **paths, bool json);

@@ -26,7 +26,37 @@ bool elf_is_ours(const struct elf *e)
     return e->bits == own->e_ident[EI_CLASS] && e->order == own->e_ident[EI_DATA] && e->machine == own->e_machine;
 }
 
-static int read_loader(int fd, const ElfW(Ehdr) * h, struct elf *out)
+static int read_loader(int fd, const ElfW(Phdr) * ph, struct elf *out)
+{
+    if (ph->p_filesz < 2 || ph->p_filesz >= sizeof out->loader)
+        return -ENOEXEC;
+    if (pread(fd, out->loader, ph->p_filesz, (off_t)ph->p_offset) != (ssize_t)ph->p_filesz)
+        return -ENOEXEC;
+    out->loader[ph->p_filesz] = 0;
+    return 0;
+}
+
+/* Is one of the segment's notes by "Go" (.note.go.buildid)? */
+static bool has_go_note(int fd, const ElfW(Phdr) * ph)
+{
+    char notes[4096];
+    ssize_t n = pread(fd, notes, ph->p_filesz < sizeof notes ? ph->p_filesz : sizeof notes, (off_t)ph->p_offset);
+    size_t len = n > 0 ? (size_t)n : 0;
+    size_t at = 0;
+    while (len >= sizeof(ElfW(Nhdr)) && at <= len - sizeof(ElfW(Nhdr))) {
+        ElfW(Nhdr) note;
+        memcpy(&note, notes + at, sizeof note);
+        at += sizeof note;
+        if (note.n_namesz == 4 && len - at >= 4 && memcmp(notes + at, "Go\0", 4) == 0)
+            return true;
+        if (note.n_namesz > len || note.n_descsz > len)
+            return false;
+        at += ((size_t)note.n_namesz + 3) / 4 * 4 + ((size_t)note.n_descsz + 3) / 4 * 4;
+    }
+    return false;
+}
+
+static int read_segments(int fd, const ElfW(Ehdr) * h, struct elf *out)
 {
     if (h->e_phentsize != sizeof(ElfW(Phdr)))
         return -ENOEXEC;
@@ -34,14 +64,10 @@ static int read_loader(int fd, const ElfW(Ehdr) * h, struct elf *out)
         ElfW(Phdr) ph;
         if (pread(fd, &ph, sizeof ph, (off_t)(h->e_phoff + i * sizeof ph)) != (ssize_t)sizeof ph)
             return -ENOEXEC;
-        if (ph.p_type != PT_INTERP)
-            continue;
-        if (ph.p_filesz < 2 || ph.p_filesz >= sizeof out->loader)
+        if (ph.p_type == PT_NOTE)
+            out->go |= has_go_note(fd, &ph);
+        else if (ph.p_type == PT_INTERP && read_loader(fd, &ph, out) < 0)
             return -ENOEXEC;
-        if (pread(fd, out->loader, ph.p_filesz, (off_t)ph.p_offset) != (ssize_t)ph.p_filesz)
-            return -ENOEXEC;
-        out->loader[ph.p_filesz] = 0;
-        return 0;
     }
     return 0;
 }
@@ -62,5 +88,5 @@ int elf_read(int fd, struct elf *out)
     out->machine = h.e_machine;
     if (!elf_is_ours(out))
         return 0;
-    return (size_t)n < sizeof h ? -ENOEXEC : read_loader(fd, &h, out);
+    return (size_t)n < sizeof h ? -ENOEXEC : read_segments(fd, &h, out);
 }

@@ -11,6 +11,7 @@
 struct elf {
     unsigned char bits, order; /* EI_CLASS, EI_DATA */
     uint16_t type, machine;
+    bool go;               /* there is a note of the Go linker; read only for files of our own kind */
     char loader[PATH_MAX]; /* PT_INTERP: "" if there is none; read only for files of our own kind */
 };
 

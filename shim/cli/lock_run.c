@@ -26,12 +26,12 @@
 /* Becomes the command; returns only the exit status that says why not. */
 static int become(char **command)
 {
-    char why[PATH_MAX + 512];
+    struct verdict v;
     int err = 0;
     char *path = program_find(command[0], &err);
     if (path) {
         /* The lock does not depend on it. A loader of another C library would stop at the sight of ours. */
-        if (!program_reachable(path, why, sizeof why))
+        if (!program_reachable(path, &v))
             preload_set(NULL);
         err = program_execute(path, command);
         free(path);

@@ -3,6 +3,7 @@
  * chooses among them.
  */
 #include "cli/cli.h"
+#include "cli/doctor.h"
 #include "cli/text.h"
 
 #include <locale.h>
@@ -47,7 +48,9 @@ static void help_general(FILE *to)
                 "       netflock lock [OPTION...] FD\n"
                 "       netflock fence [OPTION...] FILE|FD\n"
                 "       netflock status [--json] [OPTION...] [PATH...]\n"
-                "       netflock help [run|lock|fence|status]\n"
+                "       netflock release [--yes] [OPTION...] PATH|KEY\n"
+                "       netflock doctor [--json] [OPTION...] [--pid N] [PATH...] [-- COMMAND...]\n"
+                "       netflock help [run|lock|fence|status|release|doctor]\n"
                 "       netflock --help | --version\n"
                 "\n"
                 "run       runs COMMAND so that its flock() and fcntl() locks on files below a prefix also\n"
@@ -55,6 +58,8 @@ static void help_general(FILE *to)
                 "lock      is flock(1) between hosts: runs COMMAND under a lock on FILE\n"
                 "fence     prints the fencing token of a lock that this host has\n"
                 "status    shows who holds these locks and who waits for them\n"
+                "release   breaks a lock: takes it from whoever has it\n"
+                "doctor    says whether locks would hold between hosts, and if not, why\n"
                 "\n"
                 "Options such as --prefix, --url and --ttl are settings of netflock.conf(5); what\n"
                 "is not given comes from the environment (NETFLOCK_PREFIX, NETFLOCK_URL, ...) and\n"
@@ -67,12 +72,13 @@ static void help_run(void)
     printf("usage: netflock run [OPTION...] [--] COMMAND [ARG...]\n"
            "\n"
            "Runs COMMAND with libnetflock.so preloaded. Its exit status and signals are its own.\n"
-           "\n");
+           "\n"
+           "  --strict           run nothing unless the configuration and Redis are well, too\n");
     options_help(NULL);
     printf("\n"
            "Exit status: 2 wrong usage or configuration; 125 COMMAND is of a kind that a\n"
-           "preloaded library cannot reach (static, set-uid, another C library), or there is\n"
-           "no library; 126 it cannot be executed; 127 it was not found; else COMMAND's own.\n");
+           "preloaded library cannot reach (static, set-uid, another C library), there is no\n"
+           "library, or --strict found more; 126 it cannot be executed; 127 it was not found; else COMMAND's own.\n");
 }
 
 static void help_status(void)
@@ -100,24 +106,40 @@ static int cmd_help(const char *topic)
         help_lock();
     else if (strcmp(topic, "fence") == 0)
         help_fence();
+    else if (strcmp(topic, "release") == 0)
+        help_release();
+    else if (strcmp(topic, "doctor") == 0)
+        help_doctor();
     else {
-        complain("there is no help on \"%s\"; there is on run, lock, fence and status", topic);
+        complain("there is no help on \"%s\"; there is on run, lock, fence, status, release and doctor", topic);
         return EXIT_USAGE;
     }
     return EXIT_OK;
+}
+
+static int take_strict(struct options *o, int option, const char *value)
+{
+    (void)option;
+    (void)value;
+    *(bool *)o->arg = true;
+    return 0;
 }
 
 /* Parses the options of a subcommand and runs it; help comes first, whatever else was said. */
 static int subcommand(const char *name, int argc, char **argv)
 {
     bool run = strcmp(name, "run") == 0;
+    static const struct option run_own[] = {{"strict", no_argument, NULL, OPTION_OWN}, {0}};
+    bool strict = false;
     struct options o = {.command = name, .settings = run ? NULL : status_settings, .takes_json = !run};
+    if (run)
+        o.own = run_own, o.take = take_strict, o.arg = &strict;
     int first = options_parse(&o, argc, argv);
     if (first < 0)
         return EXIT_USAGE;
     if (o.help)
         return cmd_help(name);
-    return run ? cmd_run(argv + first) : cmd_status(argv + first, o.json);
+    return run ? cmd_run(argv + first, strict) : cmd_status(argv + first, o.json);
 }
 
 int main(int argc, char **argv)
@@ -135,6 +157,10 @@ int main(int argc, char **argv)
         r = cmd_lock(argc - 1, argv + 1);
     } else if (strcmp(verb, "fence") == 0) {
         r = cmd_fence(argc - 1, argv + 1);
+    } else if (strcmp(verb, "release") == 0) {
+        r = cmd_release(argc - 1, argv + 1);
+    } else if (strcmp(verb, "doctor") == 0) {
+        r = cmd_doctor(argc - 1, argv + 1);
     } else if (strcmp(verb, "help") == 0 || strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0) {
         r = cmd_help(argv[2]);
     } else if (strcmp(verb, "--version") == 0 || strcmp(verb, "-V") == 0) {

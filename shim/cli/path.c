@@ -108,16 +108,21 @@ void complain_prefix(const struct nf_config *c, const char *verb, const char *pa
                  c->prefix[0].path_len ? c->prefix[0].path : "/", c->n_prefix > 1 ? ", ..." : "");
 }
 
-char *path_to_key(const struct nf_config *c, const char *path)
+int path_name(const char *path, char *name)
+{
+    return *path ? kernel_name(path, name, LINKS_MAX) : -ENOENT;
+}
+
+char *path_to_key(const struct nf_config *c, const char *verb, const char *path)
 {
     char name[PATH_MAX];
-    int r = *path ? kernel_name(path, name, LINKS_MAX) : -ENOENT;
+    int r = path_name(path, name);
     if (r < 0) {
-        complain("status: %s: %s", shown_word(path, name, sizeof name), strerror(-r));
+        complain("%s: %s: %s", verb, shown_word(path, name, sizeof name), strerror(-r));
         return NULL;
     }
     char *key = name_to_key(c, name);
     if (!key)
-        complain_prefix(c, "status", path, name);
+        complain_prefix(c, verb, path, name);
     return key;
 }

@@ -50,14 +50,14 @@ static int own_folder(char *buf, size_t size)
     return 0;
 }
 
-int preload_find(const char *verb, char *buf)
+int preload_locate(char *buf, char *why, size_t size)
 {
     static const char *const below[] = {"lib/netflock", "lib/" NF_MULTIARCH "/netflock"};
     char dir[PATH_MAX];
-    char why[200];
+    char broken[200];
     int r = own_folder(dir, sizeof dir);
     if (r < 0) {
-        complain("%s: /proc/self/exe cannot be read (%s), so that " LIBRARY " cannot be found", verb, strerror(-r));
+        (void)snprintf(why, size, "/proc/self/exe cannot be read (%s), so that " LIBRARY " cannot be found", strerror(-r));
         return -1;
     }
     const char *slash = strrchr(dir, '/');
@@ -66,19 +66,28 @@ int preload_find(const char *verb, char *buf)
     for (size_t i = 0; !found && i < sizeof below / sizeof below[0]; i++)
         found = snprintf(buf, PATH_MAX, "%.*s/%s/" LIBRARY, up, dir, below[i]) < PATH_MAX && access(buf, F_OK) == 0;
     if (!found) {
-        complain("%s: there is no " LIBRARY " in %s, nor in %.*s/%s or %.*s/%s", verb, dir, up, dir, below[0], up, dir, below[1]);
+        (void)snprintf(why, size, "there is no " LIBRARY " in %s, nor in %.*s/%s or %.*s/%s", dir, up, dir, below[0], up, dir, below[1]);
         return -1;
     }
-    if (!library_usable(buf, why, sizeof why)) {
-        complain("%s: %s cannot be preloaded: %s", verb, buf, why);
+    if (!library_usable(buf, broken, sizeof broken)) {
+        (void)snprintf(why, size, "%s cannot be preloaded: %s", buf, broken);
         return -1;
     }
     /* ld.so(8): blanks and colons separate the list's entries, a dollar sign begins $ORIGIN, $LIB or $PLATFORM. */
     if (strpbrk(buf, " :$")) {
-        complain("%s: %s cannot be preloaded: LD_PRELOAD cannot name a path with a blank, a colon or a dollar sign", verb, buf);
+        (void)snprintf(why, size, "%s cannot be preloaded: LD_PRELOAD cannot name a path with a blank, a colon or a dollar sign", buf);
         return -1;
     }
     return 0;
+}
+
+int preload_find(const char *verb, char *buf)
+{
+    char why[4 * PATH_MAX];
+    int r = preload_locate(buf, why, sizeof why);
+    if (r < 0)
+        complain("%s: %s", verb, why);
+    return r;
 }
 
 static bool entry_is(const char *entry, size_t len, const char *path)
@@ -92,6 +101,19 @@ static bool entry_is_copy(const char *entry, size_t len)
     const char *slash = memrchr(entry, '/', len);
     size_t skip = slash ? (size_t)(slash - entry) + 1 : 0;
     return entry_is(entry + skip, len - skip, LIBRARY);
+}
+
+bool preload_names_library(const char *list, char *entry, size_t size)
+{
+    for (const char *p = list; *p;) {
+        size_t len = strcspn(p, " :\t\n");
+        if (len > 0 && entry_is_copy(p, len)) {
+            (void)snprintf(entry, size, "%.*s", (int)len, p);
+            return true;
+        }
+        p += len + (p[len] != 0);
+    }
+    return false;
 }
 
 void preload_set(const char *library)

@@ -4,6 +4,15 @@
 #ifndef NF_CLI_PRELOAD_H
 #define NF_CLI_PRELOAD_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The library's path into buf (PATH_MAX bytes): 0, or -1 with one clause in why. */
+int preload_locate(char *buf, char *why, size_t size);
+
+/* Does a list like LD_PRELOAD's name a copy of the library? The first one goes to `entry`. */
+bool preload_names_library(const char *list, char *entry, size_t size);
+
 /* The library's path into buf (PATH_MAX bytes): 0, or -1 after a complaint that begins with `verb`. */
 int preload_find(const char *verb, char *buf);
 

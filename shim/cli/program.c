@@ -14,6 +14,7 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,7 @@
 #define SCRIPTS_MAX 5
 #define LINE_MAX_BYTES 256
 
-static bool reachable(const char *path, int depth, char *why, size_t size);
+static bool reachable(const char *path, int depth, struct verdict *v);
 
 /* 0 if path can be executed, or -errno as execve(2) would say. */
 static int executable(const char *path)
@@ -108,21 +109,32 @@ static const char *foreign_libc(const char *loader)
     return NULL;
 }
 
-static bool elf_reachable(const char *path, int fd, const struct elf *e, char *why, size_t size)
+/* Notes why a program cannot be reached: false. */
+__attribute__((format(printf, 3, 4))) static bool obstacle(struct verdict *v, const char *kind, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(v->why, sizeof v->why, fmt, ap);
+    va_end(ap);
+    v->kind = kind;
+    return false;
+}
+
+static bool elf_reachable(const char *path, int fd, const struct elf *e, struct verdict *v)
 {
     const char *more = privileged(fd);
     const char *libc = foreign_libc(e->loader);
-    why[0] = 0;
     if (!elf_is_ours(e))
-        (void)snprintf(why, size, "%s is a program for another kind of machine than libnetflock.so (ELF class %d, machine %d)", path,
-                       e->bits == ELFCLASS64 ? 64 : 32, e->machine);
-    else if (!e->loader[0])
-        (void)snprintf(why, size, "%s is statically linked: a preloaded library cannot reach it", path);
-    else if (libc)
-        (void)snprintf(why, size, "%s uses another C library (%s, loaded by %s): libnetflock.so needs glibc", path, libc, e->loader);
-    else if (more)
-        (void)snprintf(why, size, "%s %s: the loader ignores a preloaded library there", path, more);
-    return !why[0];
+        return obstacle(v, "machine", "%s is a program for another kind of machine than libnetflock.so (ELF class %d, machine %d)", path,
+                        e->bits == ELFCLASS64 ? 64 : 32, e->machine);
+    if (!e->loader[0])
+        return obstacle(v, "static", "%s is statically linked: a preloaded library cannot reach it", path);
+    if (libc)
+        return obstacle(v, "libc", "%s uses another C library (%s, loaded by %s): libnetflock.so needs glibc", path, libc, e->loader);
+    if (more)
+        return obstacle(v, "privileged", "%s %s: the loader ignores a preloaded library there", path, more);
+    v->go |= e->go;
+    return true;
 }
 
 /*
@@ -154,7 +166,7 @@ static const char *env_target(char *arg, bool *clears)
 }
 
 /* line: what follows "#!", ended by NUL. */
-static bool script_reachable(const char *path, char *line, int depth, char *why, size_t size)
+static bool script_reachable(const char *path, char *line, int depth, struct verdict *v)
 {
     char *interpreter = line + strspn(line, " \t");
     size_t len = strcspn(interpreter, " \t");
@@ -164,49 +176,50 @@ static bool script_reachable(const char *path, char *line, int depth, char *why,
         arg[n - 1] = 0;
     if (!*interpreter)
         return true;
-    if (!reachable(interpreter, depth + 1, why, size))
+    if (!reachable(interpreter, depth + 1, v))
         return false;
     if (strcmp(base_name(interpreter), "env") != 0 || !*arg)
         return true;
     bool clears = false;
     int err;
     const char *target = env_target(arg, &clears);
-    if (clears) {
-        (void)snprintf(why, size, "%s clears the environment in its first line (env -i), and the preload with it", path);
-        return false;
-    }
+    if (clears)
+        return obstacle(v, "environment", "%s clears the environment in its first line (env -i), and the preload with it", path);
     char *found = target ? program_find(target, &err) : NULL;
-    bool ok = !found || reachable(found, depth + 1, why, size);
+    bool ok = !found || reachable(found, depth + 1, v);
     free(found);
     return ok;
 }
 
-static bool reachable(const char *path, int depth, char *why, size_t size)
+static bool reachable(const char *path, int depth, struct verdict *v)
 {
     char head[LINE_MAX_BYTES + 1];
     struct elf e;
     bool ok = true;
     /* O_NONBLOCK: whatever is there, looking at it must not wait. What cannot be read cannot be judged. */
     int fd = depth > SCRIPTS_MAX ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0)
+    if (fd < 0) {
+        v->unread = true;
         return true;
+    }
     ssize_t n = pread(fd, head, LINE_MAX_BYTES, 0);
     head[n > 0 ? n : 0] = 0;
     if (elf_read(fd, &e) == 0) {
-        ok = elf_reachable(path, fd, &e, why, size);
+        ok = elf_reachable(path, fd, &e, v);
     } else if (head[0] == '#' && head[1] == '!') {
         head[strcspn(head, "\n")] = 0;
-        ok = script_reachable(path, head + 2, depth, why, size);
+        ok = script_reachable(path, head + 2, depth, v);
     } else if (depth == 0) {
-        ok = reachable("/bin/sh", 1, why, size); /* execvp(3) falls back on it */
+        ok = reachable("/bin/sh", 1, v); /* execvp(3) falls back on it */
     }
     (void)close(fd);
     return ok;
 }
 
-bool program_reachable(const char *path, char *why, size_t size)
+bool program_reachable(const char *path, struct verdict *v)
 {
-    return reachable(path, 0, why, size);
+    *v = (struct verdict){0};
+    return reachable(path, 0, v);
 }
 
 bool library_usable(const char *path, char *why, size_t size)

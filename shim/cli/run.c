@@ -2,6 +2,7 @@
  * netflock run: sets LD_PRELOAD, checks that it will have an effect, and becomes the command.
  */
 #include "cli/cli.h"
+#include "cli/doctor.h"
 #include "cli/preload.h"
 #include "cli/program.h"
 
@@ -34,28 +35,30 @@ static int not_run(const char *name, const char *path, int err)
     return err == -ENOENT || err == -ENOTDIR ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE;
 }
 
-int cmd_run(char **argv)
+int cmd_run(char **argv, bool strict)
 {
     char library[PATH_MAX];
-    char why[PATH_MAX + 512];
+    struct verdict v;
     int err;
     if (!argv[0]) {
         complain("run: no command is given; see netflock help run");
         return EXIT_USAGE;
     }
-    if (check_config() < 0)
+    if (!strict && check_config() < 0)
         return EXIT_USAGE;
-    if (preload_find("run", library) < 0)
-        return EXIT_REFUSED;
     char *path = program_find(argv[0], &err);
     if (!path)
         return not_run(argv[0], NULL, err);
     int status = EXIT_REFUSED;
-    if (program_reachable(path, why, sizeof why)) {
+    if (strict && !doctor_protects(argv, v.why, sizeof v.why)) {
+        complain("run: %s is not run: %s", argv[0], v.why);
+    } else if (preload_find("run", library) < 0) {
+        status = EXIT_REFUSED;
+    } else if (program_reachable(path, &v)) {
         preload_set(library);
         status = not_run(argv[0], path, program_execute(path, argv));
     } else {
-        complain("run: %s is not run: %s", argv[0], why);
+        complain("run: %s is not run: %s", argv[0], v.why);
     }
     free(path);
     return status;

@@ -21,7 +21,7 @@ static int add_paths(const struct nf_config *c, char **paths, struct view *v)
 {
     int r = EXIT_OK;
     for (; *paths; paths++) {
-        char *key = path_to_key(c, *paths);
+        char *key = path_to_key(c, "status", *paths);
         if (key)
             view_add(v, key, strlen(key), ASK_ALL);
         else

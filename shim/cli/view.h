@@ -81,7 +81,13 @@ int source_fill(struct source *s, struct view *v, char *why, size_t why_size);
 void show_table(const struct view *v);
 void show_json(const struct view *v);
 
-/* The key of the file at path, to be freed; NULL after a complaint. The file need not exist; its folder must. */
-char *path_to_key(const struct nf_config *c, const char *path);
+/*
+ * The key of the file at path, to be freed; NULL after a complaint that begins with `verb`. The file need not exist; its folder
+ * must.
+ */
+char *path_to_key(const struct nf_config *c, const char *verb, const char *path);
+
+/* The kernel's name of the file at path, or what it would be, into name (PATH_MAX bytes). 0, or -errno. */
+int path_name(const char *path, char *name);
 
 #endif

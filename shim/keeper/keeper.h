@@ -42,7 +42,7 @@ struct kept {
     char mode;
     int identity_len;
     int64_t renewed_ms, tried_ms, deadline_ms;
-    int64_t gone_ms; /* since when it is known that the token is gone; 0 it is not */
+    int64_t gone_ms;       /* since when it is known that the token is gone; 0 it is not */
     int64_t release_at_ms; /* next try to release, once ended */
     int hold;              /* the lock's own description, held for whoever has holder.ours; -1 none */
     struct holder holder;  /* ours == -1: none */

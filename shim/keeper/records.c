@@ -213,6 +213,10 @@ static void renew(struct kfile *f, struct krec *k)
     if (r.result == NF_RENEWED) {
         k->renewed_ms = sent;
         k->deadline_ms = nf_lease_deadline(sent, keeper.policy.ttl_ms);
+    } else if (r.result == NF_GONE && nf_now_ms() < k->deadline_ms) {
+        /* Only the owner takes it out before its lease ends, and tells us; if somebody else has our address, it cannot. */
+        if (f->listen < 0)
+            krec_free(f, k);
     } else if (r.result == NF_GONE || nf_now_ms() >= k->deadline_ms) {
         forgotten(f, k);
     }

@@ -157,6 +157,8 @@ int serve_start(int ctl)
             return -EPROTO;
         struct kfile *f = find(&m);
         bool is_new = !f;
+        if (m.mode == 'p')
+            nf_pid_space(m.pids); /* to forward it; the host started us, so it is the same */
         if (is_new)
             f = kfile_new(&m);
         if (f && is_new && forward(f, &m)) {
@@ -172,11 +174,21 @@ int serve_start(int ctl)
     return 0;
 }
 
+/* Containers may share a file and a network: a process of another PID namespace goes by a number that is not for us. */
+static bool same_pids(const struct nf_ho_tenure *m)
+{
+    char ours[NF_PID_SPACE_MAX];
+    nf_pid_space(ours);
+    return *ours && strncmp(ours, m->pids, sizeof ours) == 0;
+}
+
 static char respond(struct kfile *listener, struct nf_ho_tenure *m, ssize_t n)
 {
     if (!valid(m, n) || find(m) != listener)
         return NF_HO_NO;
     m->hold_fd = m->held_fd = m->fresh_fd = -1; /* those numbers are a new keeper's */
+    if (m->type == NF_HO_GIVE && m->mode == 'p' && !same_pids(m))
+        return NF_HO_NO;
     if (m->type == NF_HO_GIVE)
         return take_on(listener, m) ? NF_HO_MINE : NF_HO_NO;
     if (m->type == NF_HO_ENDED)

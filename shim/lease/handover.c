@@ -42,6 +42,8 @@ static bool give_to_existing(const struct nf_tenure *t, struct nf_ho_tenure *m)
     nf_table_lock();
     int r = nf_ho_pack(m, NF_HO_GIVE, t);
     nf_table_unlock();
+    if (r == 0 && m->mode == 'p')
+        nf_pid_space(m->pids);
     if (r == 0)
         r = nf_ho_ask(m, &nf_config()->redis, NF_HO_ANSWER_MS, &reply);
     if (r == -EPERM && !atomic_exchange(&stranger_said, true))

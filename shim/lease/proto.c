@@ -38,6 +38,12 @@ int nf_ho_pack(struct nf_ho_tenure *m, enum nf_ho_type type, const struct nf_ten
     return 0;
 }
 
+void nf_pid_space(char buf[NF_PID_SPACE_MAX])
+{
+    ssize_t n = nf_sys.readlink("/proc/self/ns/pid", buf, NF_PID_SPACE_MAX - 1);
+    buf[n < 0 ? 0 : n] = 0;
+}
+
 /* FNV-1a: the name must only be unlikely to meet another file's; the keeper compares the whole key. */
 static uint64_t hash(uint64_t h, const void *data, size_t len)
 {

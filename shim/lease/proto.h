@@ -44,6 +44,8 @@ struct nf_ho_hello {
     struct nf_log_conf log;
 };
 
+#define NF_PID_SPACE_MAX 32
+
 struct nf_ho_tenure {
     uint32_t magic;
     uint32_t type;
@@ -55,8 +57,9 @@ struct nf_ho_tenure {
     int32_t fresh_fd;          /* in a new keeper: its own open file description of the file, -1 none */
     int32_t identity_len;
     uint32_t key_len;
-    bool alone; /* of record locks: the kernel has none */
-    bool ofd;   /* the lock is an open file description lock, on a stand-in */
+    bool alone;                  /* of record locks: the kernel has none */
+    char pids[NF_PID_SPACE_MAX]; /* of an owner of record locks ('p'): what `parent` is a number of (nf_pid_space) */
+    bool ofd;                    /* the lock is an open file description lock, on a stand-in */
     char mode;
     char fence[NF_FENCE_MAX];
     char token[NF_TOKEN_MAX];
@@ -67,6 +70,9 @@ struct nf_ho_tenure {
 
 /* Fills in a message about t. 0, or -ENAMETOOLONG. */
 int nf_ho_pack(struct nf_ho_tenure *m, enum nf_ho_type type, const struct nf_tenure *t);
+
+/* The PID namespace of this process, by the kernel's name; "" if it cannot be told. */
+void nf_pid_space(char buf[NF_PID_SPACE_MAX]);
 
 /* The abstract address of the keeper of a file, for this user; returns the address's length. */
 socklen_t nf_ho_address(struct sockaddr_un *addr, uint64_t dev, uint64_t ino, const char *key, size_t key_len,

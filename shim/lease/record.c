@@ -229,13 +229,14 @@ void nf_record_drop(struct nf_record *r, bool later)
     nf_table_unlock();
     nf_ranges_clear(&r->held);
     r->dirty = false;
+    /* The keeper first, or it would take what it finds gone for lost. */
+    if (kept)
+        (void)nf_keeper_ended(r->file->dev, r->file->ino, q.names->key, q.names->key_len, q.token);
     if (later || nf_op_release(&c->redis, &c->policy, &q, nf_now_ms() + c->redis.timeout_ms, &a) < 0) {
         struct nf_names *names = nf_names_make(q.names->key, q.names->key_len);
         if (names)
             nf_lease_orphan(names, q.token, q.mode, nf_now_ms() + c->policy.ttl_ms);
     }
-    if (kept)
-        (void)nf_keeper_ended(r->file->dev, r->file->ino, q.names->key, q.names->key_len, q.token);
     if (r->refs)
         (void)nf_record_new_token(r);
 }

@@ -101,6 +101,9 @@ int nf_record_ticket(const struct nf_record *r, struct nf_ticket *out);
 /* Redis has forgotten the owner's lease: says so, applies the policy; what was held is forgotten here too. */
 void nf_record_forgotten(struct nf_record *r);
 
+/* What the kernel does not have any more is not held. fd: any descriptor of the file; a description's own. */
+void nf_record_trim(struct nf_record *r, int fd);
+
 /* Asks the kernel whether the locks behind r are gone. In doubt, no. */
 bool nf_record_gone(struct nf_record *r);
 

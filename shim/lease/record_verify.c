@@ -30,10 +30,10 @@ static int same(int fd, long arg)
 }
 
 /*
- * What the kernel does not have any more is not held. A process's locks are asked for as an open file description, and the
+ * A process's locks are asked for as an open file description, and the
  * other way round: an owner is not told of its own locks. In doubt it is held: another's shared lock may hide ours.
  */
-static void trim(struct nf_record *r, int fd)
+void nf_record_trim(struct nf_record *r, int fd)
 {
     struct nf_ranges kernel = {0};
     uint64_t start = 0;
@@ -53,7 +53,7 @@ static bool process_gone(struct nf_record *r)
     int fd = nf_fd_is(r->fd, r->file->dev, r->file->ino) ? r->fd : nf_fd_find(r->file->dev, r->file->ino, none, any, 0);
     r->fd = fd < 0 ? -1 : fd;
     if (fd >= 0 && !r->alone)
-        trim(r, fd);
+        nf_record_trim(r, fd);
     return fd == -ENOENT || r->held.n == 0;
 }
 
@@ -63,7 +63,7 @@ static bool description_gone(struct nf_record *r)
     if (fd < 0 && r->fd >= 0)
         fd = r->fd = nf_fd_find(r->file->dev, r->file->ino, none, same, (long)r);
     if (fd >= 0 && !r->alone)
-        trim(r, fd);
+        nf_record_trim(r, fd);
     /* Not in this process; another one may have it. */
     return r->held.n == 0 || (fd == -ENOENT && (r->alone || nf_inode_locked(r->file->ino, true, 0) == 0));
 }

@@ -12,6 +12,7 @@
 #include "base/sys.h"
 #include "lease/keeper.h"
 #include "lease/lease.h"
+#include "lock/record.h"
 #include "lock/shadow.h"
 
 #include <errno.h>
@@ -114,6 +115,7 @@ void nf_close_share(int fd)
         nf_table_lock();
         nf_tenure_unref(t);
         nf_table_unlock();
+        nf_record_share(fd);
         nf_loud(&quiet);
     }
     errno = saved;

@@ -28,6 +28,9 @@ int nf_record_fcntl(int fd, int cmd, struct flock *fl);
 /* As lockf(fd, cmd, len). */
 int nf_record_lockf(int fd, int cmd, off_t len);
 
+/* fd's description has been passed to another process: a keeper is to see its end. Signals blocked. */
+void nf_record_share(int fd);
+
 /* Around a close of the descriptors first...last: see record_close.c. */
 struct nf_record_closing {
     unsigned first, last;

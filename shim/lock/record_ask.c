@@ -142,6 +142,10 @@ static int redis_take(struct nf_record_call *k, struct nf_record *r, const struc
         q.ticket = ticket ? ticket->token : "";
         q.adopt = adopt;
         nf_record_ask(k, &q, a);
+        if (a->result == NF_RANGE_DONE || a->result == NF_RANGE_DEADLOCK)
+            k->queued = false;
+        else if (a->result == NF_RANGE_BUSY || (a->result == NF_RANGE_DOWN && a->a.reached))
+            k->queued = ticket != NULL;
         if (a->result == NF_RANGE_FORGOTTEN) {
             nf_record_forgotten(r);
             return -ENOLCK;

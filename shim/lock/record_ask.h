@@ -23,6 +23,7 @@ struct nf_record_call {
     struct nf_record_file *file;
     uint64_t piece_start, piece_end; /* the part that the kernel refused */
     bool waited;                     /* the kernel has let us have that part meanwhile */
+    bool queued;                     /* Redis may know that we wait */
     const struct nf_ranges *had;     /* what the owner had in the kernel before this try */
     struct nf_ranges asked;          /* the same, where the kernel had to be asked */
     const sigset_t *mask;

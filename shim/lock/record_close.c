@@ -134,3 +134,17 @@ void nf_record_close_end(struct nf_record_closing *c, bool closed)
     nf_loud(&c->quiet);
     errno = saved;
 }
+
+void nf_record_share(int fd)
+{
+    struct stat st;
+    struct nf_record_file *f = nf_sys.fstat(fd, &st) == 0 ? nf_record_file_find(st.st_dev, st.st_ino) : NULL;
+    if (!f)
+        return;
+    pthread_mutex_lock(&f->mu);
+    struct nf_record *r = nf_record_find(f, 'o', fd);
+    if (r && r->held.n && !r->alone && !r->t->kept)
+        (void)nf_keeper_give(&r->t, 1);
+    pthread_mutex_unlock(&f->mu);
+    nf_record_file_put(f);
+}

@@ -128,6 +128,29 @@ bool nf_rk_is_heir(const struct nf_record_call *k)
            nf_fd_find(k->f.dev, k->f.ino, not_inherited, any, 0) >= 0;
 }
 
+/*
+ * Is what we hold of the range gone from the kernel, by a close that nobody saw? Then another process of this host may have had
+ * it meanwhile, and Redis does not have it for us any more. Shared locks of others may hide ours: in doubt it is there.
+ */
+static bool vanished(const struct nf_record_call *k)
+{
+    struct flock fl = {.l_type = F_WRLCK};
+    nf_record_absolute(&fl, k->start, k->end);
+    if (nf_real()->fcntl(k->fd, k->kind == 'p' ? F_OFD_GETLK : F_GETLK, &fl) != 0)
+        return false;
+    return fl.l_type == F_UNLCK || (fl.l_type == F_WRLCK && k->kind == 'p' && fl.l_pid != nf_sys.getpid());
+}
+
+/* Some of what was held is not any more: if nothing is left, the owner has ended. */
+static void end_if_nothing_left(struct nf_record *r)
+{
+    if (r->held.n)
+        return;
+    nf_record_drop(r, false);
+    if (!r->refs)
+        (void)nf_record_new_token(r);
+}
+
 /* What somebody else has unlocked, or made shared, through the same description. */
 static void forget_unlocked(struct nf_record *r, const struct nf_ranges *kernel)
 {
@@ -143,11 +166,8 @@ static void forget_unlocked(struct nf_record *r, const struct nf_ranges *kernel)
             r->dirty = true;
         }
     }
-    if (!had || r->held.n)
-        return;
-    nf_record_drop(r, false);
-    if (!r->refs)
-        (void)nf_record_new_token(r);
+    if (had)
+        end_if_nothing_left(r);
 }
 
 /*
@@ -164,6 +184,13 @@ void nf_rk_look_before(struct nf_record_call *k, struct nf_record *r)
     bool waited = k->waited;
     k->had = &r->held;
     k->waited = false;
+    if (!k->alone && nf_ranges_cover(&r->held, k->start, k->end, 's') && vanished(k)) {
+        nf_record_trim(r, k->fd);
+        if (nf_ranges_reserve(&r->held) == 0)
+            nf_ranges_set(&r->held, k->start, k->end, 0);
+        r->dirty = true;
+        end_if_nothing_left(r);
+    }
     if (k->alone || !(k->kind == 'p' ? r->heir : nf_shared(k->fd)))
         return;
     if (k->kind == 'o')

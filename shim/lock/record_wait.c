@@ -4,16 +4,21 @@
 #include "lock/record_ask.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/sigs.h"
 #include "base/sleep.h"
+#include "lease/lease.h"
 #include "lock/outage.h"
 #include "lock/record_kernel.h"
 #include "lock/shadow.h"
 
 #include <bsd/stdlib.h>
 #include <errno.h>
+
+/* Redis takes a waiter that asks no more for one no longer than this, or its owner's lease. */
+#define NF_WAIT_KNOWN_MS 7000
 
 static struct nf_request waiting(const struct nf_record *r, const struct nf_ticket *ticket)
 {
@@ -29,13 +34,23 @@ static int patience_ms(const struct nf_answer *a)
     return NF_WAITER_POLL_MS + 10 * jitter;
 }
 
-/* Notes with Redis that we wait no more. If it does not answer, its own deadlines end the wait. */
+/*
+ * Notes with Redis that we wait no more; in the background where it does not answer. As long as the owner holds anything it
+ * would pass for a waiter, and others would be told of deadlocks that are none.
+ */
 static void cancel(const struct nf_record_call *k, struct nf_record *r, const struct nf_ticket *ticket, struct nf_range_answer *a)
 {
+    struct nf_names *names;
     struct nf_range_request q = nf_record_request(k, r);
     q.step = NF_STEP_CANCEL;
     q.ticket = ticket->token;
-    nf_record_ask(k, &q, a);
+    if (a->result != NF_RANGE_DOWN)
+        nf_record_ask(k, &q, a);
+    if (a->result == NF_RANGE_DONE)
+        return;
+    names = nf_names_make(q.names->key, q.names->key_len);
+    if (names)
+        nf_lease_orphan(names, ticket->token, r->kind, nf_now_ms() + k->c->policy.ttl_ms + NF_WAIT_KNOWN_MS);
 }
 
 /*
@@ -50,6 +65,7 @@ static int kernel_wait(struct nf_record_call *k, struct nf_record *r, const stru
         q.step = NF_STEP_KERNEL;
         q.ticket = ticket->token;
         nf_record_ask(k, &q, a);
+        k->queued = true;
         if (a->result == NF_RANGE_DEADLOCK)
             return -EDEADLK;
     }
@@ -84,17 +100,14 @@ static int wait_for(struct nf_record_call *k, struct nf_record *r, struct nf_ran
     struct nf_ticket ticket;
     int down_ms = 20;
     int deadlocks = 0;
-    bool in_redis = false;
     int e = nf_record_ticket(r, &ticket) < 0 ? -ENOLCK : NF_TRY_AGAIN;
     r->refs++;
     while (e == NF_TRY_AGAIN) {
         e = nf_record_try(k, r, &ticket, a);
-        in_redis = in_redis || e == NF_TRY_REDIS_BUSY || (e == NF_TRY_REDIS_DOWN && a->a.reached);
         if (e <= 0 && e != -EDEADLK)
             break;
         pthread_mutex_unlock(&k->file->mu);
         if (e == NF_TRY_KERNEL_BUSY) {
-            in_redis = true;
             e = kernel_wait(k, r, &ticket, a);
         } else if (e == NF_TRY_GRACE) {
             e = nf_grace_pause(k->c, a->a.left_ms, k->mask) < 0 ? -EINTR : NF_TRY_AGAIN;
@@ -111,7 +124,7 @@ static int wait_for(struct nf_record_call *k, struct nf_record *r, struct nf_ran
         pthread_mutex_lock(&k->file->mu);
         (void)nf_record_check_lost(r);
     }
-    if (e < 0 && in_redis)
+    if (k->queued) /* it failed, or another thread has got the range for all of us */
         cancel(k, r, &ticket, a);
     r->refs--;
     if (e != 0)

@@ -86,6 +86,14 @@ end
 
 if step == 'c' or mode == 'u' then
     stop_waiting()
+    if mode == 'u' and string.find(id, '~', 1, true) then
+        -- A wait that could not be cancelled in time.
+        for _, member in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+            if string.sub(member, 34) == token then leave_queue(member) end
+        end
+        redis.call('HDEL', 'netflock:waits:' .. me, string.match(id, '~(.*)$'))
+        redis.call('DEL', prefix .. 'wait:' .. id)
+    end
     if mode == 'u' then
         put(a, b, 'u', id)
         if not holds then forget(id) elseif stored then note(id, ARGV[3], token, ttl) end

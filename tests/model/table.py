@@ -107,14 +107,15 @@ class Model:
             del self.held[file][owner]
 
     def deadlock_is_plain(self, file, owner, start, end, mode, waits):
-        """No deadlock in the whole graph, or one that the kernel finds too, which follows one holder of each range."""
+        """No deadlock in the whole graph, or one that the kernel finds too, which follows one holder of each range. Of descriptions
+        that wait the kernel follows some (those that wait for a process), and the shim none."""
         if owner[0] == "o":
             return True
-        waiting = {o: (f, o, s, e, m) for _, f, o, s, e, m in waits if o[0] == "p"}
+        waiting = {o: (f, o, s, e, m) for _, f, o, s, e, m in waits}
         todo, seen, several = [(file, owner, start, end, mode)], set(), False
         while todo:
             holders = {o for o, _ in self.conflicts(*todo.pop())}
-            several = several or len(holders) > 1
+            several = several or len(holders) > 1 or any(o[0] == "o" and o in waiting for o in holders)
             for o in holders - seen:
                 seen.add(o)
                 if o in waiting:

@@ -40,6 +40,8 @@ test_a_wrong_ttl_is_named() {
 
 test_a_wrong_connect_timeout_is_named() { wrong NETFLOCK_CONNECT_TIMEOUT soon ms; wrong NETFLOCK_CONNECT_TIMEOUT -1s ms; }
 test_a_wrong_on_outage_is_named() { wrong NETFLOCK_ON_OUTAGE maybe block error local; }
+test_a_wrong_grace_is_named() { wrong NETFLOCK_GRACE perhaps auto always off; }
+test_a_wrong_check_is_named() { wrong NETFLOCK_CHECK perhaps strict warn off; }
 test_a_wrong_on_lost_is_named() { wrong NETFLOCK_ON_LOST SIGNOPE term kill log; }
 test_a_wrong_keeper_is_named() { wrong NETFLOCK_KEEPER sometimes auto always never; }
 test_a_wrong_local_is_named() { wrong NETFLOCK_LOCAL perhaps auto require off; }

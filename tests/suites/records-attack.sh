@@ -100,4 +100,70 @@ test_a_process_that_was_stopped_for_longer_than_its_lease_goes_on_if_nobody_was_
 	is OK b 'fd = opened()'; is EAGAIN b 'lk(fd, "w", 0, 10)'; is EAGAIN b 'lk(fd, "w", 100, 10)'
 }
 
+test_threads_that_waited_for_the_same_range_leave_no_ticket() {
+	ev a 1; ev b 2
+	is OK a 'fd = opened()'; is OK b 'fd = opened()'; is OK b 'lk(fd, "w", 0, 10)'
+	is OK a 'lk(fd, "w", 50, 10)'
+	is OK a 'T = [threading.Thread(target=lk, args=(fd, "w", 0, 10, "p", True)) for i in range(3)]'
+	is OK a 'for t in T: t.start()'
+	must '[ "$(R zcard "netflock:{lock:$F}:rqueue")" = 3 ]'
+	is OK b 'lk(fd, "u", 0, 10)'
+	is OK a 'for t in T: t.join()'
+	is OK a 'lk(fd, "u", 0, 10)'
+	is OK b 'lk(fd, "w", 0, 10)'
+	assertEquals "nobody waits" "" "$(R keys 'netflock:waits:*')"
+}
+
+test_a_wait_that_could_not_be_cancelled_at_once_is_cancelled_later() {
+	ev a 1 NETFLOCK_TTL=9s; ev b 2 NETFLOCK_TTL=9s
+	is OK a 'fd = opened()'; is OK b 'fd = opened()'; is OK b 'lk(fd, "w", 0, 10)'
+	is OK a 'lk(fd, "w", 50, 10)'
+	is OK a 'def on(*a): raise InterruptedError(errno.EINTR, "")'
+	ask a 'signal.signal(signal.SIGUSR1, on)' >/dev/null
+	tell a 'lk(fd, "w", 0, 10, "p", True)'
+	must '[ "$(R zcard "netflock:{lock:$F}:rqueue")" = 1 ]'
+	R acl setuser default -evalsha -eval >/dev/null
+	kill -USR1 "${ACT_PID[a]}"
+	assertEquals EINTR "$(reply a)"
+	R acl setuser default +evalsha +eval >/dev/null
+	must '[ -z "$(R keys "netflock:waits:*")" ]' 3
+	assertEquals 0 "$(R zcard "netflock:{lock:$F}:rqueue")"
+	is OK a 'lk(fd, "r", 20, 10)'
+}
+
+test_what_a_close_that_nobody_saw_has_dropped_is_asked_for_again() {
+	ev a 1 NETFLOCK_TTL=20s; ev b 2; ev q 1
+	for i in a b q; do is OK $i 'fd = opened()'; done
+	is OK a 'lk(fd, "w", 0, 10)'
+	is OK a 'fd2 = opened()'; is 0 a 'libc.syscall(3, fd2)' # close(2), past the library
+	is OK q 'lk(fd, "w", 0, 10)'; is OK q 'lk(fd, "u", 0, 10)'
+	is OK a 'lk(fd, "w", 0, 10)'
+	is EAGAIN b 'lk(fd, "w", 0, 10)'
+}
+
+# A PID namespace of its own, in which its number means nothing outside.
+PIDS='echo 3999999 >/proc/sys/kernel/ns_last_pid; "$0"; exit $?'
+apart() { ev "$@" unshare -pf --kill-child --mount-proc sh -c "$PIDS"; } # as ev
+
+test_a_keeper_of_another_pid_namespace_does_not_take_a_process_on() {
+	ev a 1; apart c 1; ev b 2
+	for i in a b c; do is OK $i 'fd = opened()'; done
+	is OK a 'lk(fd, "w", 0, 10)'; is READY a 'again("fd")'
+	is OK c 'lk(fd, "w", 10, 10)'; is READY c 'again("fd")'
+	must '[ "$(keepers | count)" = 2 ]'
+	is EAGAIN b 'lk(fd, "w", 10, 10)'
+	is OK a 'lk(fd, "u")'
+	is EAGAIN b 'lk(fd, "w", 10, 10)'; is OK b 'lk(fd, "w", 0, 10)'
+}
+
+test_what_the_owner_has_given_up_is_no_loss_to_a_keeper_that_was_not_told() {
+	ev a 1 NETFLOCK_KEEPER=always; apart c 1 NETFLOCK_KEEPER=always NETFLOCK_TTL=600ms
+	is OK a 'fd = opened()'; is OK c 'fd = opened()'
+	is OK a 'lk(fd, "w", 0, 10)'
+	is OK c 'lk(fd, "w", 10, 10)'; is OK c 'lk(fd, "u", 10, 10)'; is OK c 'lk(fd, "w", 20, 10)'
+	local till; till=$(($(now_ms) + 1200)) # its leases have been renewed until then
+	must '[ "$(R zcount "netflock:{lock:$F}:leases" $till +inf)" = 2 ]'
+	is OK c 'lk(fd, "w", 10, 10)'
+}
+
 . /usr/share/shunit2/shunit2

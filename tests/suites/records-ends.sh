@@ -331,10 +331,25 @@ test_a_description_that_is_passed_on_takes_its_locks_along() {
 	taken b 0 1; free b 20 1
 	actors_end a
 	taken b 0 1
-	says OK c oset y u set 0 5; free b 0 5; taken b 5 1
+	says OK c oset y u set 0 5; gets_free b 0 5 2; taken b 5 1
 	says OK c close y
 	gets_free b 0 10 2
 	quiet_end b c
+}
+
+test_what_a_receiver_unlocks_is_free_for_other_hosts_when_the_call_returns() {
+	local i
+	cast a@1 b@2 c@1
+	says OK a oset x w set 0 20
+	tell c recv y "$W/shared/pass"
+	says OK a send x "$W/shared/pass"
+	assertEquals OK "$(reply c)"
+	for i in 0 1 2 3 4; do says OK c oset y u set $i 1; free b $i 1; done
+	says OK a close x
+	for i in 5 6 7 8 9; do says OK c oset y u set $i 1; free b $i 1; done
+	taken b 10 10
+	says OK c oset y u set 0 0; free b 0 20
+	quiet_end
 }
 
 test_renamed_or_removed_while_locked() {

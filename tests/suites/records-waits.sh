@@ -389,7 +389,7 @@ test_alarm_ends_the_wait_when_it_rings() {
 	says OK b alarm 400 norestart
 	says EINTR b psetw x w set 0 10
 	local t; t=$(ask b took)
-	assertBetween "milliseconds" 380 1500 "${t#OK }"
+	assertBetween "milliseconds" 200 1500 "${t#OK }"
 	quiet_end
 }
 

@@ -389,11 +389,11 @@ test_a_thousand_ranges_of_two_hosts_between_one_another() {
 		    fcntl.lockf(f, fcntl.LOCK_UN, 1, 2 * i + odd)
 		fcntl.lockf(f, fcntl.LOCK_UN, 0, 0)
 	S
-	local n i
+	local n i in1="" in2="" p1="" p2=""
 	for n in 1 2; do
 		bare $n touch "$F"
-		mkfifo "$W/comb$n"; exec {i}<>"$W/comb$n"; eval "local in$n=$i"
-		spawn_told "$W/comb$n" $n python3 "$W/comb.py" "$F" $((n - 1)) >"$W/combout$n"; eval "local p$n=$PID"
+		mkfifo "$W/comb$n"; exec {i}<>"$W/comb$n"; eval "in$n=$i"
+		spawn_told "$W/comb$n" $n python3 "$W/comb.py" "$F" $((n - 1)) >"$W/combout$n"; eval "p$n=$PID"
 	done
 	for n in 1 2; do must '[ "$(sed -n 1p "$W/combout$n")" = locked ]' 20; done
 	[ -n "$WORLD" ] || assertEquals "segments in Redis" 1000 "$(segments)"
@@ -439,9 +439,9 @@ for i in range(times):
     fcntl.lockf(f, fcntl.LOCK_UN, 1, n)
 S
 both_count() { # VAR=VALUE...
-	local h
+	local h p1="" p2=""
 	printf '%08d' 0 0 0 >"$W/shared/counters"
-	for h in 1 2; do spawn $h "$@" python3 "$W/count.py" "$F" "$W/shared/counters" 150 $h; eval "local p$h=$PID"; done
+	for h in 1 2; do spawn $h "$@" python3 "$W/count.py" "$F" "$W/shared/counters" 150 $h; eval "p$h=$PID"; done
 	wait "$p1"; assertEquals 0 $?
 	wait "$p2"; assertEquals 0 $?
 	counted=$(fold -w 8 "$W/shared/counters" | awk '{ n += $1 } END { print n }')
