@@ -67,6 +67,33 @@ test_two_hosts_that_upgrade_at_once_do_not_deadlock() {
 	assertEquals OK "$(reply $second 4)"
 }
 
+# The same by programs that are gone when their lock is converted: each flock is a process of its own.
+test_two_shells_that_upgrade_at_once_are_both_done_soon() {
+	local h p1 p2
+	for h in 1 2; do
+		spawn $h bash -c "exec 9>$F; flock -s 9; touch $W/shared/s$h; until [ -e $W/shared/s1 ] && [ -e $W/shared/s2 ]; do sleep 0.02; done
+			flock -x 9 && mkdir $W/shared/alone && sleep 0.3 && rmdir $W/shared/alone"
+		eval "p$h=$PID"
+	done
+	must "[ -e $W/shared/s1 ] && [ -e $W/shared/s2 ]"
+	timed wait "$p1" "$p2"; assertEquals 0 $RC
+	wait "$p1"; assertEquals "the first one, alone inside" 0 $?
+	assertBetween "milliseconds" 0 3000 $MS
+	assertNoKeys
+}
+
+test_a_shell_s_failed_upgrade_leaves_nothing_in_redis() {
+	spawn 2 flock -s "$F" sleep 30; local p=$PID
+	wait_held "$F"
+	spawn 1 bash -c "exec 9>$F; flock -s 9; flock -n -x 9; echo \$? >$W/shared/status; mkdir $W/shared/tried; sleep 30"
+	must '[ -d $W/shared/tried ]'
+	assertEquals "the upgrade" 1 "$(cat "$W/shared/status")"
+	must '[ "$(R zcard "lock:$F")" = 1 ]' 2 "only host 2 is left;"
+	pkill -P "$p"; { wait "$p"; } 2>/dev/null
+	assertEquals "the shell holds nothing" 0 "$(busy "$F" 3)"
+	assertNoKeys
+}
+
 test_an_upgrade_by_another_process_on_the_same_descriptor_holds() {
 	spawn 1 bash -c "exec 9>$F; flock -s 9; flock -x 9; touch $W/shared/up; sleep 30"
 	must '[ -e $W/shared/up ]'
