@@ -69,12 +69,13 @@ static inline int64_t nf_lease_retry(int64_t tried_ms, int64_t deadline_ms, int 
 
 /*
  * Until when a renewal that is sent now may wait for its answer: an exchange that hangs must not make us miss the deadline.
- * When that is past already, no longer than Redis may keep others out.
+ * When that is past already, no longer than Redis keeps others out; and when that is past too (the process was stopped),
+ * half a second: it is too late to be told in time, and mostly nobody was in between.
  */
 static inline int64_t nf_lease_patience(int64_t sent_ms, int64_t deadline_ms, int timeout_ms, int ttl_ms)
 {
     int64_t margin = sent_ms + ttl_ms - nf_lease_deadline(sent_ms, ttl_ms);
-    int64_t until = deadline_ms > sent_ms ? deadline_ms : sent_ms + margin;
+    int64_t until = deadline_ms > sent_ms ? deadline_ms : deadline_ms + margin > sent_ms ? deadline_ms + margin : sent_ms + 500;
     return until < sent_ms + timeout_ms ? until : sent_ms + timeout_ms;
 }
 
