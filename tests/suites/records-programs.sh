@@ -141,9 +141,14 @@ test_ping_pong_with_data_counts_two_processes() {
 	local h
 	need ping_pong && share || return 0
 	pingpong 4 -rw
-	# Between two turns of one host each byte has grown by two, once both are there.
+	# Between two turns of one host each byte has grown by one for each that takes part: 2, but 1 while a host is alone, at
+	# first or at last. Where locks fail a host may have several turns in a row.
+	local seen
 	for h in 1 2; do
-		assertEquals "host $h: $(cat "$W/out$h")" "data increment = 2" "$(tr '\r' '\n' <"$W/out$h" | grep '^data increment' | tail -n 1)"
+		seen=$(tr '\r' '\n' <"$W/out$h" | sed -n 's/^data increment = //p')
+		assertEquals "host $h: increments that are neither" "" "$(grep -vx '[12]' <<<"$seen" | sort -nu | paste -sd' ')"
+		assertContains "host $h: never two" "$seen" 2
+		assertBetween "host $h: changes" 1 8 "$(count <<<"$seen")"
 	done
 }
 
