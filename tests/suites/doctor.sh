@@ -141,12 +141,12 @@ test_wrong_settings() {
 	NETFLOCK_URL=redis://u:secret@nonsense:x doctor
 	assertNotContains "no password" "$(cat "$W/json" "$W/err")" secret
 	NETFLOCK_PREFIX=relative doctor; assertEquals 1 $RC; finds fail config.value relative
-	NETFLOCK_PREFIX= doctor; assertEquals 1 $RC; finds fail config.prefix "no prefix"
+	NETFLOCK_PREFIX='' doctor; assertEquals 1 $RC; finds fail config.prefix "no prefix"
 	NETFLOCK_DISABLE=1 doctor; assertEquals 1 $RC; finds fail config.disabled
 	NETFLOCK_ON_OUTAGE=local doctor; assertEquals 0 $RC; finds warn config.outage
 	NETFLOCK_KEEPER=never doctor; assertEquals 0 $RC; finds warn keeper
 	printf 'prefix = %s\nttl = banana\n' "$D" >"$W/conf"
-	NETFLOCK_PREFIX= NETFLOCK_CONF=$W/conf doctor; assertEquals 1 $RC
+	NETFLOCK_PREFIX='' NETFLOCK_CONF=$W/conf doctor; assertEquals 1 $RC
 	finds fail config.value "$W/conf:2"; finds ok config.prefix "$D"; finds ok config.source "$W/conf"
 	mkdir "$W/folder"; chmod 777 "$W/folder"
 	NETFLOCK_LOCAL=$W/folder doctor; assertEquals 1 $RC; finds fail config.local "$W/folder"
@@ -266,7 +266,7 @@ test_strict_refuses_what_is_not() {
 	strict -- "$W/go"; refused Go
 	strict -- env -i "$W/plain"; refused environment
 	NETFLOCK_TTL=banana strict -- "$W/plain"; refused banana
-	NETFLOCK_PREFIX= strict -- "$W/plain"; refused prefix
+	NETFLOCK_PREFIX='' strict -- "$W/plain"; refused prefix
 	NETFLOCK_DISABLE=1 strict -- "$W/plain"; refused NETFLOCK_DISABLE
 	NETFLOCK_URL=unix:///nonexistent.sock strict -- "$W/plain"; refused nonexistent
 	"$NETFLOCK" run -- "$W/go" >"$W/out" 2>&1; assertEquals "not without --strict" 0 $?

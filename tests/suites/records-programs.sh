@@ -51,7 +51,8 @@ test_sqlite_one_writer_at_a_time() {
 	local p
 	need sqlite3 && share || return 0
 	H 1 sqlite3 "$D/t.db" 'create table t(n)'; assertEquals 0 $?
-	spawn 1 sqlite3 "$D/t.db" 'begin immediate' 'insert into t values(1)' ".shell $until_told" 'commit'; p=$PID
+	# Its commit has to wait too: whoever tries "begin immediate" reads for a moment.
+	spawn 1 sqlite3 -cmd '.timeout 20000' "$D/t.db" 'begin immediate' 'insert into t values(1)' ".shell $until_told" 'commit'; p=$PID
 	ready
 	H 2 sqlite3 "$D/t.db" 'begin immediate' >"$W/out" 2>&1; status_is 5 $? "begin immediate" "$W/out"
 	assertContains "$(cat "$W/out")" "database is locked"
