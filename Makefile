@@ -7,7 +7,7 @@ BUILD ?= build
 OPT ?= -O2 -g
 CFLAGS ?=
 LDFLAGS ?=
-WARN = -Wall -Wextra -Wshadow -Wconversion
+WARN = -Wall -Wextra -Wshadow -Wconversion -Wmissing-prototypes
 ALL_CFLAGS = -std=gnu11 $(WARN) $(OPT) -fPIC -fvisibility=hidden -fno-semantic-interposition -pthread \
 	-D_GNU_SOURCE -DNF_VERSION='"$(VERSION)"' -Ishim -Iinclude -I$(BUILD)/gen $(CFLAGS)
 
@@ -31,19 +31,22 @@ KEEPER_SRC := $(BASE) $(REDIS) shim/lease/proto.c $(KEEPER)
 CLI_SRC := $(BASE) $(REDIS) $(CLI)
 
 # V=1 shows the commands.
+CORES := $(shell nproc 2>/dev/null || echo 2)
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-4s %s\n' $(1) $(2))
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
-.PHONY: all help demo test bench soak lint format-check install uninstall packages packages-demo packages-lint clean
+.PHONY: all help demo test check bench soak lint format-check install uninstall packages packages-demo packages-lint clean
 all: $(BUILD)/libnetflock.so $(BUILD)/netflock-keeper $(BUILD)/netflock
 	@:
 
 help:
 	@echo "make            build libnetflock.so, netflock-keeper and netflock in $(BUILD)/"
 	@echo "make demo       install what is missing, build, and show two hosts on one lock"
-	@echo "make test       install what is missing, build, and run every test (also under sanitizers)"
+	@echo "make test       install what is missing, build, and run every test, also under sanitizers"
+	@echo "                [SUITE=name TEST=part of a name] [PASS=\"plain asan tsan\"] [V=1]"
+	@echo "make check      the unit tests and lint: what can be said without a server"
 	@echo "make soak       four minutes of everything at random on three hosts, and a checker [SEED=n STEPS=n]"
 	@echo "make bench      print the benchmark's table"
 	@echo "make lint       clang-format, cppcheck, clang-tidy"
@@ -61,10 +64,27 @@ demo: packages-demo
 	@$(MAKE) --no-print-directory all
 	@bash tests/demo.sh
 
+# What the passes under sanitizers are built with, each in a folder of its own below BUILD.
+OPT_asan := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -DNF_ASSERT_LOCKS
+OPT_tsan := -O1 -g -fsanitize=thread -DNF_ASSERT_LOCKS
+opt-%:
+	@echo '$(OPT_$*)'
+built-%:
+	@$(MAKE) --no-print-directory -j$(CORES) BUILD=$(BUILD)/$* OPT="$(OPT_$*)" all
+	@[ $* != tsan ] || $(MAKE) --no-print-directory -C tests BUILD=$(abspath $(BUILD))/tsan CFLAGS="-O1 -g -fsanitize=thread" $(abspath $(BUILD))/tsan/tests/races
+
+# SUITE=queue, and TEST=a part of a test's name: just those. PASS="plain asan": just those passes. V=1: a line for each test.
+PASS ?= plain asan tsan
 test: packages
-	@$(MAKE) --no-print-directory all
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/asan OPT="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined" all
-	@tests/test-all
+	@$(MAKE) --no-print-directory -j$(CORES) all
+	@for p in $(filter-out plain,$(PASS)); do $(MAKE) --no-print-directory built-$$p || exit 1; done
+	@tests/run $(if $(V),-v) $(PASS) $(if $(SUITE),$(SUITE)$(if $(TEST),:$(TEST)))
+
+# Quick: what can be said without a server.
+check: packages-lint
+	@$(MAKE) --no-print-directory -j$(CORES) all
+	@tests/unit/run
+	@sh tests/lint
 
 bench: packages
 	@$(MAKE) --no-print-directory all

@@ -8,7 +8,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 PROBE=records
-export WORLD=${WORLD:-} NF_TTL=3s
+export WORLD=${WORLD:-}
 declare -A ACT_HOST
 MAX=9223372036854775807 # the last offset
 
@@ -31,12 +31,27 @@ cast() {
 	done
 }
 
+# hear NAME [SECONDS]: its answer in $SAID, without a process: there are thousands of them.
+hear() { read -r -t "${2:-$PATIENCE}" -u "${ACT_OUT[$1]}" SAID || SAID="no answer"; }
+# answers ANSWER NAME COMMAND...: is that what it says?
+answers() {
+	local want=$1
+	shift
+	tell "$@"
+	hear "$1"
+	[ "$SAID" = "$want" ]
+}
 # says ANSWER NAME COMMAND...
 says() {
-	local want=$1 got
-	shift
-	got=$(ask "$@")
-	[ "$got" = "$want" ] && assertTrue 0 || fail "$*: it says \"$got\", not \"$want\""
+	if answers "$@"; then assertTrue 0; else fail "${*:2}: it says \"$SAID\", not \"$1\""; fi
+}
+# is_told ANSWER NAME...: each of them has something to say by itself.
+is_told() {
+	local n
+	for n in "${@:2}"; do
+		hear "$n"
+		if [ "$SAID" = "$1" ]; then assertTrue 0; else fail "$n says \"$SAID\", not \"$1\""; fi
+	done
 }
 
 # finds "TYPE START LEN" OWNER NAME COMMAND...: what F_GETLK reports; the pid is negative if the owner is on another
@@ -67,28 +82,31 @@ in_wait() {
 # starts_waiting NAME COMMAND...: it is told, and does not answer but waits.
 starts_waiting() {
 	tell "$@"
-	wait_until "in_wait $1" 5 || fail "$*: does not wait; $(reply "$1" 0.1)"
+	wait_until "in_wait $1" || { hear "$1" 0.1; fail "$*: does not wait; $SAID"; }
 }
-# still_waits NAME [MS]: for so long it says nothing.
+# still_waits NAME [MS]: it says nothing and is where one waits. Who has been let in has left the queue, or the kernel's, by
+# then: a moment is enough.
 still_waits() {
 	local line
-	read -r -t "0.${2:-150}" -u "${ACT_OUT[$1]}" line && fail "$1 should still wait, and says $line"
+	if read -r -t "0.${2:-050}" -u "${ACT_OUT[$1]}" line; then fail "$1 should still wait, and says $line"; fi
 	in_wait "$1" || fail "$1 should still wait"
 }
 # is_in NAME [ANSWER]: its wait has ended.
-is_in() {
-	local got
-	got=$(reply "$1" 5)
-	[ "$got" = "${2:-OK}" ] && assertTrue 0 || fail "$1, which waited, says \"$got\", not \"${2:-OK}\""
+is_in() { is_told "${2:-OK}" "$1"; }
+# killed NAME...
+killed() {
+	local n
+	for n; do kill -KILL "${ACT_PID[$n]}"; done
+	for n; do { wait "${ACT_PID[$n]}"; } 2>/dev/null; done
 }
 
 # free NAME START LEN, taken NAME START LEN: can it have the range, exclusively? It gives it back at once, so it must
 # not hold any of it.
 free() { says OK "$1" pset x w set "$2" "$3" && says OK "$1" pset x u set "$2" "$3"; }
 taken() { says EAGAIN "$1" pset x w set "$2" "$3"; }
-# gets_free NAME START LEN SECONDS
+# gets_free NAME START LEN: sooner or later; see lib.sh on what that says.
 gets_free() {
-	wait_until "[ \"\$(ask $1 pset x w set $2 $3)\" = OK ]" "$4" || fail "$2+$3 is not free after $4 s"
+	wait_until "answers OK $1 pset x w set $2 $3" || fail "$2+$3 does not become free: $SAID"
 	says OK "$1" pset x u set "$2" "$3"
 }
 quiet_end() { actors_end "$@"; assertNoKeys; }
@@ -96,5 +114,6 @@ quiet_end() { actors_end "$@"; assertNoKeys; }
 actors_end() {
 	local n
 	[ $# -gt 0 ] || set -- "${!ACT_IN[@]}"
-	for n; do tell "$n" exit 0; { wait "${ACT_PID[$n]}"; } 2>/dev/null; done
+	for n; do tell "$n" exit 0; done
+	for n; do { wait "${ACT_PID[$n]}"; } 2>/dev/null; done
 }

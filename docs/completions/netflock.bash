@@ -16,7 +16,7 @@ _netflock() {
 	--on-lost) mapfile -t COMPREPLY < <(compgen -W "term kill log" -- "$cur"); return ;;
 	--keeper) mapfile -t COMPREPLY < <(compgen -W "auto always never" -- "$cur"); return ;;
 	--log-level) mapfile -t COMPREPLY < <(compgen -W "error warn info debug" -- "$cur"); return ;;
-	--url | --ttl | --connect-timeout | --host) return ;;
+	--url | --ttl | --container-ttl | --connect-timeout | --host) return ;;
 	--pid) mapfile -t COMPREPLY < <(compgen -W "$(cd /proc && printf '%s ' [0-9]*)" -- "$cur"); return ;;
 	-w | -E | --timeout | --wait | --conflict-exit-code | --outage-exit-code) [ "${COMP_WORDS[1]}" != lock ] || return ;;
 	esac
@@ -34,7 +34,7 @@ _netflock() {
 		if [ "$i" -lt "$COMP_CWORD" ] && declare -F _command_offset >/dev/null; then
 			_command_offset "$i"
 		elif [[ $cur == -* ]]; then
-			mapfile -t COMPREPLY < <(compgen -W "--strict $settings --ttl --on-outage --grace --check --on-lost --keeper --local --host --log --log-level --help --" -- "$cur")
+			mapfile -t COMPREPLY < <(compgen -W "--strict $settings --ttl --container-ttl --on-outage --grace --check --on-lost --keeper --local --host --log --log-level --help --" -- "$cur")
 		else
 			mapfile -t COMPREPLY < <(compgen -c -- "$cur")
 		fi
@@ -55,7 +55,7 @@ _netflock() {
 			_command_offset "$i"
 		elif [[ $cur == -* ]]; then
 			mapfile -t COMPREPLY < <(compgen -W "-s -x -e -u -n -w -E -o -F -c -v -V --shared --exclusive --unlock --nonblock --nb --timeout --wait
-				--conflict-exit-code --outage-exit-code --close --no-fork --command --verbose --version $settings --ttl --on-outage
+				--conflict-exit-code --outage-exit-code --close --no-fork --command --verbose --version $settings --ttl --container-ttl --on-outage
 				--on-lost --keeper --local --host --log --log-level --help --" -- "$cur")
 		elif [ "$files" = 0 ]; then
 			mapfile -t COMPREPLY < <(compgen -f -- "$cur")
@@ -94,7 +94,7 @@ _netflock() {
 		elif [ "${COMP_WORDS[COMP_CWORD - 1]}" = -- ]; then
 			mapfile -t COMPREPLY < <(compgen -c -- "$cur")
 		elif [[ $cur == -* ]]; then
-			mapfile -t COMPREPLY < <(compgen -W "--json --pid $settings --ttl --on-outage --on-lost --keeper --local --host --log --log-level --help --" -- "$cur")
+			mapfile -t COMPREPLY < <(compgen -W "--json --pid $settings --ttl --container-ttl --on-outage --on-lost --keeper --local --host --log --log-level --help --" -- "$cur")
 		else
 			mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		fi

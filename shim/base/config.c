@@ -3,7 +3,9 @@
  */
 #include "base/config.h"
 
+#include "base/mutex.h"
 #include "base/prefix.h"
+#include "base/procs.h"
 #include "base/sys.h"
 
 #include <bsd/string.h>
@@ -22,14 +24,20 @@
 #define CONF_PATH "/etc/netflock.conf"
 #define CONF_MAX 65536
 
-static struct nf_config config = {
-    .redis = {.host = "127.0.0.1", .port = 6379, .timeout_ms = 2000, .grace = NF_GRACE_AUTO, .check = NF_CHECK_WARN},
-    .policy = {.ttl_ms = 30000, .on_lost_signal = SIGTERM},
-    .log = {.level = NF_LOG_WARN, .where = 's'},
-};
-/* 0 nothing read, 1 prefixes known from the environment, 2 all read. Written under mu, read without. */
+#define DEFAULTS                                                                                                      \
+    .redis = {.host = "127.0.0.1", .port = 6379, .timeout_ms = 2000, .grace = NF_GRACE_AUTO, .check = NF_CHECK_WARN}, \
+    .policy = {.ttl_ms = 30000, .common_ttl_ms = 30000, .container_ttl_ms = 10000, .on_lost_signal = SIGTERM},        \
+    .log = {.level = NF_LOG_WARN, .where = 's'}
+
+static struct nf_config config = {DEFAULTS};
+/* What counts while the reading has not come to an end, for want of a descriptor: no lock call succeeds. */
+static const struct nf_config unread = {DEFAULTS, .broken = true};
+/*
+ * 0 nothing read, 1 the prefixes are known, 2 all is. Written under mu, read without: what is known does not change any more,
+ * and the rest is read by nobody but who has mu.
+ */
 static atomic_int stage;
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static struct nf_mutex mu = NF_MUTEX_INITIALIZER;
 
 /* The environment, which a set-uid program must not trust; NULL if name is unset or empty. */
 static const char *env(const char *name)
@@ -80,6 +88,8 @@ static void read_line(char *line, const char *origin, bool prefix_only)
     bool is_prefix = strcmp(key, "prefix") == 0;
     if (is_prefix != prefix_only || env_of(key))
         return; /* the environment wins */
+    if (is_prefix && atomic_load_explicit(&stage, memory_order_relaxed) > 0)
+        return; /* known already, and in use */
     if (is_prefix)
         nf_prefix_parse(&config, value, origin);
     else
@@ -155,6 +165,19 @@ static void read_file(void)
     free(text);
 }
 
+/*
+ * What follows from all settings together. When PID 1 of a PID namespace is killed, nobody in it is left to give a lock back:
+ * the lease is what others wait for. The grace after a restart of Redis must be as long for all: that of the longest lease.
+ */
+static void conclude(void)
+{
+    struct nf_policy *p = &config.policy;
+    bool contained = p->container_ttl_ms < p->common_ttl_ms && nf_pid_namespaced();
+    p->ttl_ms = contained ? p->container_ttl_ms : p->common_ttl_ms;
+    (void)snprintf(config.redis.grace_arg, sizeof config.redis.grace_arg, "%d:%d", config.redis.grace == NF_GRACE_ALWAYS ? 2 : 1,
+                   p->common_ttl_ms);
+}
+
 /* Environment first for where to log, so that the file's own errors go there. */
 static void read_all(bool prefix_known)
 {
@@ -174,6 +197,7 @@ static void read_all(bool prefix_known)
             (void)nf_config_set(&config, name, v, NULL);
     if (!prefix_known && (v = env_of("prefix")))
         nf_prefix_parse(&config, v, "");
+    conclude();
 }
 
 /* Runs step under the mutex unless `to` has been reached; all signals blocked, so that no handler can meet it. */
@@ -183,7 +207,7 @@ static void advance(int to)
     sigset_t old;
     sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-    pthread_mutex_lock(&mu);
+    nf_mutex_lock(&mu);
     int at = atomic_load_explicit(&stage, memory_order_relaxed);
     const char *prefix = env("NETFLOCK_PREFIX");
     if (at < 1 && to == 1 && prefix) {
@@ -196,15 +220,16 @@ static void advance(int to)
     } else if (at < 2) {
         read_all(at == 1);
         /* A program that had no descriptor left just now may have one next time. */
-        atomic_store_explicit(&stage, config.short_of_resources ? at : 2, memory_order_release);
+        bool known = at == 1 || config.n_prefix > 0 || config.prefix_broken;
+        atomic_store_explicit(&stage, !config.short_of_resources ? 2 : known ? 1 : 0, memory_order_release);
     }
-    pthread_mutex_unlock(&mu);
+    nf_mutex_unlock(&mu);
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
 void nf_config_fork_child(void)
 {
-    (void)pthread_mutex_init(&mu, NULL);
+    nf_mutex_init(&mu);
 }
 
 static bool switched_off(void)
@@ -229,18 +254,21 @@ bool nf_config_maybe(void)
 
 bool nf_config_prefixes(struct nf_config **out)
 {
-    if (atomic_load_explicit(&stage, memory_order_acquire) < 1) {
+    int at = atomic_load_explicit(&stage, memory_order_acquire);
+    if (at < 1) {
         if (!nf_config_maybe())
             return false;
         advance(1);
+        at = atomic_load_explicit(&stage, memory_order_acquire);
     }
     *out = &config;
-    return !config.disabled && (config.n_prefix > 0 || config.prefix_broken);
+    /* Whether all is switched off is not known before the rest is. */
+    return at > 0 && !(at == 2 && config.disabled) && (config.n_prefix > 0 || config.prefix_broken);
 }
 
 const struct nf_config *nf_config(void)
 {
     if (atomic_load_explicit(&stage, memory_order_acquire) < 2)
         advance(2);
-    return &config;
+    return atomic_load_explicit(&stage, memory_order_acquire) == 2 ? &config : &unread;
 }

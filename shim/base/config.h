@@ -22,16 +22,19 @@ enum nf_grace { NF_GRACE_OFF, NF_GRACE_AUTO, NF_GRACE_ALWAYS };
 enum nf_check { NF_CHECK_OFF, NF_CHECK_WARN, NF_CHECK_STRICT };
 enum nf_local_mode { NF_LOCAL_AUTO, NF_LOCAL_REQUIRE, NF_LOCAL_OFF, NF_LOCAL_DIR };
 
+/* Set once before another thread can see it, but for `kernel`: read and written atomically, once. */
 struct nf_prefix {
     char *path;   /* as configured, absolute, no slash at the end */
     char *name;   /* what stands for it in the key */
     char *kernel; /* the kernel's own name for path (symbolic links resolved), NULL while it does not exist */
-    size_t path_len, kernel_len, name_len;
+    size_t path_len, name_len;
 };
 
 /* Flat: copied as it is to the keeper. */
 struct nf_policy {
-    int ttl_ms;
+    int ttl_ms;           /* of this process's leases: the configured one, or the shorter one of a container */
+    int common_ttl_ms;    /* NETFLOCK_TTL, the same on all hosts */
+    int container_ttl_ms; /* at most that, where locks end with a PID namespace */
     enum nf_on_outage on_outage;
     int on_lost_signal; /* 0: log only */
     enum nf_keeper_mode keeper;

@@ -105,11 +105,6 @@ int nf_fd_ranges(const char *path, ino_t ino, const char *type, pid_t pid, struc
     return err;
 }
 
-int nf_fd_number(const char *name)
-{
-    return name[0] < '0' || name[0] > '9' ? -1 : atoi(name);
-}
-
 /* The descriptor that an entry of /proc/self/fd names; -1 for "." and "..". */
 static int fd_number(const char *name)
 {
@@ -117,21 +112,17 @@ static int fd_number(const char *name)
 }
 
 /* Without /proc (after chroot), or without a descriptor to read it: one number after the other. */
-static int find_by_number(dev_t dev, ino_t ino, bool (*skip)(int fd), int (*test)(int fd, long arg), long arg)
+static int each_number(int (*seen)(int fd, void *arg), void *arg)
 {
     struct rlimit lim;
     int end = getrlimit(RLIMIT_NOFILE, &lim) == 0 && lim.rlim_cur < 65536 ? (int)lim.rlim_cur : 65536;
-    for (int fd = 0; fd < end; fd++) {
-        if (skip(fd) || !nf_fd_is(fd, dev, ino))
-            continue;
-        int yes = test(fd, arg);
-        if (yes != 0)
-            return yes < 0 ? yes : fd;
-    }
-    return -ENOENT;
+    int r = 0;
+    for (int fd = 0; r == 0 && fd < end; fd++)
+        r = seen(fd, arg);
+    return r;
 }
 
-int nf_fd_find(dev_t dev, ino_t ino, bool (*skip)(int fd), int (*test)(int fd, long arg), long arg)
+int nf_fd_each(int (*seen)(int fd, void *arg), void *arg)
 {
     /* Aligned as the kernel's records ask for. */
     union {
@@ -139,27 +130,45 @@ int nf_fd_find(dev_t dev, ino_t ino, bool (*skip)(int fd), int (*test)(int fd, l
         char bytes[2048];
     } buf;
     int dir = nf_sys.open("/proc/thread-self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    int found = -ENOENT;
-    ssize_t n;
+    int r = 0;
+    ssize_t n = 0;
     if (dir < 0)
-        return find_by_number(dev, ino, skip, test, arg);
-    while (found == -ENOENT && (n = nf_sys.getdents(dir, buf.bytes, sizeof buf)) != 0) {
-        if (n < 0) {
-            found = (int)n;
-            break;
-        }
-        for (ssize_t at = 0; at < n && found == -ENOENT;) {
+        return each_number(seen, arg);
+    while (r == 0 && (n = nf_sys.getdents(dir, buf.bytes, sizeof buf)) > 0)
+        for (ssize_t at = 0; at < n && r == 0;) {
             const struct dirent64 *e = (const void *)(buf.bytes + at);
             int fd = fd_number(e->d_name);
             at += e->d_reclen;
-            if (fd < 0 || fd == dir || skip(fd) || !nf_fd_is(fd, dev, ino))
-                continue;
-            int yes = test(fd, arg);
-            found = yes < 0 ? yes : yes > 0 ? fd : -ENOENT;
+            r = fd < 0 || fd == dir ? 0 : seen(fd, arg);
         }
-    }
     (void)nf_sys.close(dir);
-    return found;
+    return r == 0 && n < 0 ? (int)n : r;
+}
+
+struct search {
+    dev_t dev;
+    ino_t ino;
+    bool (*skip)(int fd);
+    int (*test)(int fd, long arg);
+    long arg;
+    int found;
+};
+
+static int compare(int fd, void *arg)
+{
+    struct search *s = arg;
+    if (s->skip(fd) || !nf_fd_is(fd, s->dev, s->ino))
+        return 0;
+    int yes = s->test(fd, s->arg);
+    s->found = yes < 0 ? yes : fd;
+    return yes;
+}
+
+int nf_fd_find(dev_t dev, ino_t ino, bool (*skip)(int fd), int (*test)(int fd, long arg), long arg)
+{
+    struct search s = {.dev = dev, .ino = ino, .skip = skip, .test = test, .arg = arg, .found = -ENOENT};
+    int r = nf_fd_each(compare, &s);
+    return r == 0 ? -ENOENT : r < 0 ? r : s.found;
 }
 
 static int look_in_locks(ino_t ino, bool ofd, pid_t pid)

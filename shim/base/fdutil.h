@@ -35,6 +35,12 @@ int nf_fd_ranges(const char *path, ino_t ino, const char *type, pid_t pid, struc
 int nf_fd_find(dev_t dev, ino_t ino, bool (*skip)(int fd), int (*test)(int fd, long arg), long arg);
 
 /*
+ * Calls seen() for every descriptor of this process, which it may close, until that does not return 0: then returns that. 0 at
+ * the end, -errno when it cannot be told which are open.
+ */
+int nf_fd_each(int (*seen)(int fd, void *arg), void *arg);
+
+/*
  * Does any process of this machine (`pid` not 0: a lock that this one took) hold a lock of that kind on inode ino (of any device:
  * /proc/locks names devices in ways that stat() does not)? 1, 0, or -errno. A yes may be about another device's inode of the same number; a
  * no is sure, except for processes in PID namespaces that this one does not see.

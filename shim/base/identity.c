@@ -19,16 +19,20 @@
 
 #define BOOT_LEN 32
 
-/* The boot id without its dashes. Written once; two threads that read it at once write the same. */
+/* The boot id without its dashes. Written once, by the first thread that has read it. */
 static char boot_id[BOOT_LEN + 1];
-static atomic_bool boot_known;
+static atomic_int boot_state;
+enum { BOOT_UNKNOWN, BOOT_WRITING, BOOT_KNOWN };
 
-static int read_boot_id(void)
+static int get_boot_id(char out[BOOT_LEN + 1])
 {
     char text[64];
     size_t n = 0;
-    if (atomic_load_explicit(&boot_known, memory_order_acquire))
+    int unknown = BOOT_UNKNOWN;
+    if (atomic_load_explicit(&boot_state, memory_order_acquire) == BOOT_KNOWN) {
+        memcpy(out, boot_id, BOOT_LEN + 1);
         return 0;
+    }
     int fd = nf_sys.open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0)
         return fd;
@@ -36,10 +40,14 @@ static int read_boot_id(void)
     (void)nf_sys.close(fd);
     for (ssize_t i = 0; i < r && n < BOOT_LEN; i++)
         if (strchr("0123456789abcdef", text[i]) && text[i])
-            boot_id[n++] = text[i];
+            out[n++] = text[i];
     if (n != BOOT_LEN)
         return -EIO;
-    atomic_store_explicit(&boot_known, true, memory_order_release);
+    out[n] = 0;
+    if (atomic_compare_exchange_strong(&boot_state, &unknown, BOOT_WRITING)) {
+        memcpy(boot_id, out, BOOT_LEN + 1);
+        atomic_store_explicit(&boot_state, BOOT_KNOWN, memory_order_release);
+    }
     return 0;
 }
 
@@ -71,15 +79,16 @@ int nf_token_make_as(char *buf, const char *host_extra, dev_t dev, ino_t ino, co
     char comm[17] = "";
     char host[NF_FIELD_MAX];
     char command[NF_FIELD_MAX];
-    int r = read_boot_id();
+    char boot[BOOT_LEN + 1];
+    int r = get_boot_id(boot);
     if (r < 0)
         return r;
     /* A process may change both its own name and its host's: asked each time. */
     (void)prctl(PR_GET_NAME, comm, 0, 0, 0);
     field(command, sizeof command, comm);
     field(host, sizeof host, uname(&uts) == 0 ? uts.nodename : "");
-    int identity = snprintf(buf, NF_TOKEN_MAX, "nf1:%s%s%s:%llx:%llx:", boot_id, *host_extra ? "-" : "", host_extra,
-                            (unsigned long long)dev, (unsigned long long)ino);
+    int identity = snprintf(buf, NF_TOKEN_MAX, "nf1:%s%s%s:%llx:%llx:", boot, *host_extra ? "-" : "", host_extra, (unsigned long long)dev,
+                            (unsigned long long)ino);
     (void)snprintf(buf + identity, NF_TOKEN_MAX - (size_t)identity, "%s:%s:%d:%s:%lld", nonce, host, (int)nf_sys.getpid(), command,
                    (long long)nf_wall_ms());
     return identity;

@@ -8,11 +8,19 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/un.h>
 
-static struct nf_log_conf conf = {.level = NF_LOG_WARN, .where = 's'};
+/*
+ * Settings are changed a few times while the configuration is read, and other threads may be writing lines then: so each
+ * has a place of its own, filled before it becomes the one that counts. When all are used up the last one stays.
+ */
+#define CONFS 8
+static struct nf_log_conf confs[CONFS] = {{.level = NF_LOG_WARN, .where = 's'}};
+static atomic_uint conf_now;
+
 static dev_t start_dev;
 static ino_t start_ino;
 
@@ -29,7 +37,12 @@ void nf_log_start(void)
 
 void nf_log_configure(const struct nf_log_conf *c)
 {
-    conf = *c;
+    unsigned i = atomic_load_explicit(&conf_now, memory_order_relaxed);
+    const struct nf_log_conf *now = &confs[i];
+    if (i + 1 == CONFS || (c->level == now->level && c->where == now->where && strcmp(c->path, now->path) == 0))
+        return;
+    confs[i + 1] = *c;
+    atomic_store_explicit(&conf_now, i + 1, memory_order_release);
 }
 
 /* Descriptor 2 is what it was, or something made for lines. A daemon that closed it may have a data file there. */
@@ -67,9 +80,9 @@ static void to_syslog(enum nf_log_level level, const char *line, size_t len)
     (void)nf_sys.close(fd);
 }
 
-static void to_file(const char *line, size_t len)
+static void to_file(const char *path, const char *line, size_t len)
 {
-    int fd = nf_sys.open(conf.path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW | O_NONBLOCK, 0600);
+    int fd = nf_sys.open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (fd < 0)
         return;
     (void)nf_sys.write(fd, line, len);
@@ -98,7 +111,8 @@ static size_t escape_line(char *dst, size_t room, const char *src)
 
 void nf_log(enum nf_log_level level, const char *fmt, ...)
 {
-    if (level > conf.level)
+    const struct nf_log_conf *conf = &confs[atomic_load_explicit(&conf_now, memory_order_acquire)];
+    if (level > conf->level)
         return;
     int saved = errno;
     char text[1024];
@@ -110,9 +124,9 @@ void nf_log(enum nf_log_level level, const char *fmt, ...)
     int head = snprintf(line, sizeof line, "netflock[%d]: %s: ", (int)nf_sys.getpid(), level_name[level]);
     size_t n = (size_t)head + escape_line(line + head, sizeof line - (size_t)head - 1, text);
     line[n++] = '\n';
-    if (conf.where == 'f')
-        to_file(line, n);
-    else if (conf.where == 'y' || !stderr_is_safe() || !stderr_has_room())
+    if (conf->where == 'f')
+        to_file(conf->path, line, n);
+    else if (conf->where == 'y' || !stderr_is_safe() || !stderr_has_room())
         to_syslog(level, line, n - 1);
     else
         (void)nf_sys.write(2, line, n);

@@ -20,7 +20,7 @@ struct nf_log_conf {
 /* Notes what descriptor 2 is at the start of the program. Cheap, no file opened. */
 void nf_log_start(void);
 
-/* Sets level and place; the struct is copied. */
+/* Sets level and place; the struct is copied. By one thread at a time; others may be writing lines. */
 void nf_log_configure(const struct nf_log_conf *conf);
 
 /* Writes one line "netflock[PID]: LEVEL: text". Keeps errno. Not safe in a signal handler. */

@@ -124,8 +124,10 @@ void nf_prefix_resolve(struct nf_prefix *p)
             buf[n] = 0;
             char *copy = strdup(buf);
             if (copy) {
-                p->kernel_len = (size_t)n;
-                __atomic_store_n(&p->kernel, copy, __ATOMIC_RELEASE); /* other threads may be matching */
+                /* Other threads may be matching, or at this too: one of them is the first. */
+                char *nobody = NULL;
+                if (!__atomic_compare_exchange_n(&p->kernel, &nobody, copy, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+                    free(copy);
             }
         }
     }
@@ -144,8 +146,12 @@ const struct nf_prefix *nf_prefix_match(const struct nf_config *c, const char *p
     for (size_t i = 0; i < c->n_prefix; i++) {
         const struct nf_prefix *p = &c->prefix[i];
         const char *kernel = __atomic_load_n(&p->kernel, __ATOMIC_ACQUIRE);
-        const char *name = kernel ? kernel : p->path;
-        size_t len = kernel ? p->kernel_len : p->path_len;
+        const char *name = p->path;
+        size_t len = p->path_len;
+        if (kernel) {
+            name = kernel;
+            len = strlen(kernel);
+        }
         if (below(path, name, len) && (!best || len > best_len)) {
             best = p;
             best_len = len;

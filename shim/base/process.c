@@ -6,8 +6,10 @@
 
 #include "base/sys.h"
 
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/mman.h>
 
 static pid_t home;
@@ -44,4 +46,24 @@ unsigned nf_fork_count(void)
 void nf_fork_counted(void)
 {
     atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
+}
+
+bool nf_process_over(void)
+{
+    char buf[512];
+    struct stat st;
+    int fd = nf_sys.open("/proc/self/stat", O_RDONLY | O_CLOEXEC, 0);
+    ssize_t n = fd < 0 ? fd : nf_sys.read(fd, buf, sizeof buf - 1);
+    if (fd >= 0)
+        (void)nf_sys.close(fd);
+    buf[n < 0 ? 0 : n] = 0;
+    const char *state = strrchr(buf, ')');
+    if (!state || strncmp(state, ") Z", 3) != 0)
+        return false;
+    /* The folder has a link for "." and "..", the dead leader and each thread. */
+    fd = nf_sys.open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    bool over = fd >= 0 && nf_sys.fstat(fd, &st) == 0 && st.st_nlink <= 4;
+    if (fd >= 0)
+        (void)nf_sys.close(fd);
+    return over;
 }

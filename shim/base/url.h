@@ -16,6 +16,7 @@ struct nf_redis_opts {
     char password[1024];
     int timeout_ms;       /* for connecting with its handshake, and for each command */
     int grace;            /* enum nf_grace: not 0, the server's run id is asked for */
+    char grace_arg[16];   /* the same, and how long it lasts, as the scripts want it: "1:30000" (run.lua) */
     int check;            /* enum nf_check */
     bool look_nothing_up; /* where a name's address is not known yet, fail: see nf_resolve_known() */
 };

@@ -148,7 +148,14 @@ static int set_password_file(struct nf_config *c, const char *v)
 static int set_ttl(struct nf_config *c, const char *v)
 {
     int ms = nf_parse_duration(v, 100, 24 * 3600000);
-    c->policy.ttl_ms = ms < 0 ? c->policy.ttl_ms : ms;
+    c->policy.common_ttl_ms = ms < 0 ? c->policy.common_ttl_ms : ms;
+    return ms < 0 ? ms : 0;
+}
+
+static int set_container_ttl(struct nf_config *c, const char *v)
+{
+    int ms = strcmp(v, "off") == 0 ? INT_MAX : nf_parse_duration(v, 100, 24 * 3600000);
+    c->policy.container_ttl_ms = ms < 0 ? c->policy.container_ttl_ms : ms;
     return ms < 0 ? ms : 0;
 }
 
@@ -260,6 +267,7 @@ static const struct var {
     {"url", set_url, "redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N]"},
     {"password_file", set_password_file, "the absolute path of a readable file that holds the password"},
     {"ttl", set_ttl, "a duration from 100ms to 24h, such as 30s or 500ms"},
+    {"container_ttl", set_container_ttl, "a duration from 100ms to 24h, such as 10s, or off"},
     {"connect_timeout", set_timeout, "a duration from 10ms to 5m, such as 2s or 500ms"},
     {"on_outage", set_on_outage, "block, error or local"},
     {"grace", set_grace, "auto, always or off"},

@@ -7,6 +7,7 @@
 #include "cli/preload.h"
 
 #include "base/prefix.h"
+#include "base/procs.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -120,6 +121,23 @@ static void say_local(struct findings *f, const struct nf_config *c)
     }
 }
 
+/* Whose keepers die with PID 1, whatever that dies of. */
+static void say_container(struct findings *f, const struct nf_config *c)
+{
+    char lease[32];
+    if (!nf_pid_namespaced())
+        return;
+    nf_format_duration(c->policy.ttl_ms, lease, sizeof lease);
+    if (c->policy.ttl_ms < c->policy.common_ttl_ms || c->policy.ttl_ms <= 10000) {
+        found(f, LEVEL_OK, "process.container",
+              "this is a PID namespace: when its PID 1 ends by itself its locks are free at once, when it is killed after %s", lease);
+        return;
+    }
+    found(f, LEVEL_WARN, "process.container",
+          "this is a PID namespace, without a keeper outside: when its PID 1 is killed its locks stay for the whole lease, %s", lease);
+    remedy(f, "NETFLOCK_CONTAINER_TTL=10s");
+}
+
 const struct nf_config *doctor_config(struct findings *f)
 {
     char *text = need(malloc(CAPTURE_MAX));
@@ -140,6 +158,7 @@ const struct nf_config *doctor_config(struct findings *f)
     }
     say_prefixes(f, c);
     say_local(f, c);
+    say_container(f, c);
     if (c->policy.on_outage == NF_OUTAGE_LOCAL) {
         found(f, LEVEL_WARN, "config.outage", "NETFLOCK_ON_OUTAGE=local: while Redis is away, locks hold on one host only");
         remedy(f, "block or error, where that must not be");

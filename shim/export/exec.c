@@ -125,14 +125,14 @@ NF_EXPORT FILE *popen(const char *command, const char *type)
 
 NF_EXPORT void _exit(int status)
 {
-    nf_exit_prepare();
+    nf_exit_now();
     nf_real()->_exit(status);
     __builtin_unreachable();
 }
 
 NF_EXPORT void _Exit(int status)
 {
-    nf_exit_prepare();
+    nf_exit_now();
     nf_real()->_Exit(status);
     __builtin_unreachable();
 }

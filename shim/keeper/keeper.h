@@ -5,12 +5,18 @@
  * talking: with Redis, with the shims. For each file a second thread does nothing but sleep in flock(LOCK_EX) on an
  * open file description of our own: when the kernel grants it, nobody on this host holds the lock any more.
  *
- * file->mu guards file->tenures' liveness (the `ended` flag). It is held over flock(LOCK_EX | LOCK_NB) and LOCK_UN on
- * our own description, which do not block, and over nothing else. The order is: the file's mutex inside no other.
+ * A file's mutex (kfile.mu):
+ *  1. guards which tenures the file has, and whether each has ended; `fresh` and `has_thread` too. The main thread alone changes
+ *     the list, and may therefore walk it without; the file's own thread, as long as there is one, is the only one that changes
+ *     `fresh`. All else belongs to the main thread, or never changes;
+ *  2. is held over flock(LOCK_EX | LOCK_NB) and LOCK_UN on our own description, which do not block, and over the start of the
+ *     file's thread; not over any reading of /proc, nor any exchange;
+ *  3. nests inside no other, and no other is taken under it.
  */
 #ifndef NF_KEEPER_KEEPER_H
 #define NF_KEEPER_KEEPER_H
 
+#include "base/mutex.h"
 #include "base/ranges.h"
 #include "lease/proto.h"
 #include "redis/ops.h"
@@ -70,12 +76,12 @@ struct kfile {
     TAILQ_ENTRY(kfile) link;
     uint64_t dev, ino;
     struct nf_names *names;
-    int fresh;  /* our own open file description of the file; -1: /proc/locks is looked at instead */
+    int fresh;  /* our own open file description of the file; -1: /proc/locks is looked at instead; guarded by mu */
     bool ofd;   /* a stand-in: open file description locks instead of flock(2)'s */
     int listen; /* the abstract socket; -1: another keeper, or somebody else, has the name */
     pthread_t thread;
-    bool has_thread; /* guarded by mu once the thread runs */
-    pthread_mutex_t mu;
+    bool has_thread; /* guarded by mu */
+    struct nf_mutex mu;
     pthread_cond_t work; /* the thread sleeps here while there is nothing to watch */
     TAILQ_HEAD(, kept) tenures;
     TAILQ_HEAD(, krec) records;
@@ -87,7 +93,7 @@ struct keeper {
     struct nf_redis_opts redis;
     struct nf_policy policy;
     struct kfile_list files;
-    int wake[2]; /* a pipe: a watching thread has seen a lock go */
+    int wake[2]; /* a pipe: a watching thread has seen a lock go, or cannot watch any more */
     bool outage_said;
 };
 
@@ -95,6 +101,10 @@ extern struct keeper keeper;
 
 /* watch.c: the kernel's side. */
 void kfile_watch_start(struct kfile *f);
+/* Our own description of the file, for the main thread: it stays open. -1: there is none. */
+int kfile_fresh(struct kfile *f);
+bool kfile_watched(struct kfile *f); /* has it a thread? */
+bool kfile_has_ended(struct kfile *f, const struct kept *k);
 /* In a forked copy: the thread stayed behind. */
 void kfile_watch_forget(struct kfile *f);
 /* Looks at the kernel's lock now, without blocking; true if nobody holds it (then all tenures are marked ended). */

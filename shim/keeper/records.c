@@ -89,8 +89,9 @@ static int give_up(struct kfile *f, struct krec *k, uint64_t seq, uint64_t start
 /* Which bytes have any lock of this kind; false when it cannot be told. */
 static bool kernel_now(struct kfile *f, const struct krec *k, struct nf_ranges *out)
 {
-    if (f->fresh >= 0)
-        return nf_klock_ranges(f->fresh, F_OFD_GETLK, k->kind, out) == 0;
+    int fresh = kfile_fresh(f);
+    if (fresh >= 0)
+        return nf_klock_ranges(fresh, F_OFD_GETLK, k->kind, out) == 0;
     /* /proc/locks tells of open file description locks at least whether there are any. */
     if (k->kind != 'o' || nf_ranges_reserve(out) < 0)
         return false;
@@ -196,10 +197,15 @@ static int64_t due_ms(const struct krec *k)
 static void renew(struct kfile *f, struct krec *k)
 {
     char why[200] = "";
-    int64_t sent = nf_now_ms();
-    struct nf_renewal r = {.names = f->names, .token = k->token, .mode = k->kind, .late = k->deadline_ms <= sent};
-    int64_t until = nf_lease_patience(sent, k->deadline_ms, keeper.redis.timeout_ms, keeper.policy.ttl_ms);
-    int err = nf_op_renew(&keeper.redis, &keeper.policy, &r, 1, until, why, sizeof why);
+    struct nf_renewal r;
+    int64_t sent;
+    int err;
+    do {
+        sent = nf_now_ms();
+        r = (struct nf_renewal){.names = f->names, .token = k->token, .mode = k->kind, .late = k->deadline_ms <= sent};
+        int64_t until = nf_lease_patience(sent, k->deadline_ms, keeper.redis.timeout_ms, keeper.policy.ttl_ms);
+        err = nf_op_renew(&keeper.redis, &keeper.policy, &r, 1, until, why, sizeof why);
+    } while (err < 0 && nf_lease_slept(sent, k->deadline_ms, nf_now_ms(), keeper.policy.ttl_ms));
     k->tried_ms = sent;
     if (err < 0 && !keeper.outage_said)
         nf_log(NF_LOG_WARN, "a renewal failed: %s; trying again until the leases end", why[0] ? why : "no usable answer");

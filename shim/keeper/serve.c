@@ -45,7 +45,7 @@ struct kfile *kfile_new(const struct nf_ho_tenure *m)
     f->ofd = m->ofd;
     TAILQ_INIT(&f->tenures);
     TAILQ_INIT(&f->records);
-    pthread_mutex_init(&f->mu, NULL);
+    nf_mutex_init(&f->mu);
     pthread_cond_init(&f->work, NULL);
     kfile_listen(f);
     TAILQ_INSERT_TAIL(&keeper.files, f, link);
@@ -100,7 +100,7 @@ bool kfile_give_away(struct kfile *f)
         memcpy(m.fence, k->fence, sizeof m.fence);
         memcpy(m.token, k->token, sizeof m.token);
         memcpy(m.key, f->names->key, f->names->key_len);
-        if (!k->ended && !k->lost && forward(f, &m))
+        if (!kfile_has_ended(f, k) && !k->lost && forward(f, &m))
             kept_drop(f, k);
     }
     return kfile_idle(f);
@@ -109,8 +109,10 @@ bool kfile_give_away(struct kfile *f)
 static void kfile_forget(struct kfile *f)
 {
     TAILQ_REMOVE(&keeper.files, f, link);
-    if (f->fresh >= 0)
-        (void)nf_sys.close(f->fresh);
+    int fresh = kfile_fresh(f);
+    if (fresh >= 0)
+        (void)nf_sys.close(fresh);
+    nf_mutex_destroy(&f->mu);
     nf_free(f->names);
     free(f);
 }

@@ -37,27 +37,11 @@ void kept_drop(struct kfile *f, struct kept *k)
     if (k->hold >= 0)
         guard_stop(); /* its copy of the description would keep the lock */
     guard_outdated();
-    pthread_mutex_lock(&f->mu);
+    nf_mutex_lock(&f->mu);
     TAILQ_REMOVE(&f->tenures, k, link);
-    pthread_mutex_unlock(&f->mu);
+    nf_mutex_unlock(&f->mu);
     close_held(k);
     free(k);
-}
-
-static bool has_thread(struct kfile *f)
-{
-    pthread_mutex_lock(&f->mu);
-    bool has = f->has_thread;
-    pthread_mutex_unlock(&f->mu);
-    return has;
-}
-
-static bool has_ended(struct kfile *f, struct kept *k)
-{
-    pthread_mutex_lock(&f->mu);
-    bool ended = k->ended;
-    pthread_mutex_unlock(&f->mu);
-    return ended;
 }
 
 /* Tries again for as long as the token may still be in Redis. */
@@ -79,7 +63,7 @@ void tend_ended(struct kfile *f)
     int64_t now = nf_now_ms();
     for (struct kept *k = TAILQ_FIRST(&f->tenures); k; k = next) {
         next = TAILQ_NEXT(k, link);
-        if (has_ended(f, k) && k->release_at_ms <= now)
+        if (kfile_has_ended(f, k) && k->release_at_ms <= now)
             release(f, k);
     }
 }
@@ -132,15 +116,20 @@ static int64_t due_ms(const struct kept *k)
 static void renew(struct kfile *f, struct kept *k)
 {
     char why[200] = "";
-    int64_t sent = nf_now_ms();
-    int64_t give_up = nf_lease_patience(sent, k->deadline_ms, keeper.redis.timeout_ms, keeper.policy.ttl_ms);
-    struct nf_renewal r = {.names = f->names,
-                           .token = k->token,
-                           .fence = k->fence,
-                           .identity_len = k->identity_len,
-                           .mode = k->mode,
-                           .late = k->deadline_ms <= sent};
-    int err = nf_op_renew(&keeper.redis, &keeper.policy, &r, 1, give_up, why, sizeof why);
+    struct nf_renewal r;
+    int64_t sent;
+    int err;
+    do {
+        sent = nf_now_ms();
+        r = (struct nf_renewal){.names = f->names,
+                                .token = k->token,
+                                .fence = k->fence,
+                                .identity_len = k->identity_len,
+                                .mode = k->mode,
+                                .late = k->deadline_ms <= sent};
+        int64_t give_up = nf_lease_patience(sent, k->deadline_ms, keeper.redis.timeout_ms, keeper.policy.ttl_ms);
+        err = nf_op_renew(&keeper.redis, &keeper.policy, &r, 1, give_up, why, sizeof why);
+    } while (err < 0 && nf_lease_slept(sent, k->deadline_ms, nf_now_ms(), keeper.policy.ttl_ms));
     k->tried_ms = sent;
     if (err < 0 && !keeper.outage_said)
         nf_log(NF_LOG_WARN, "a renewal failed: %s; trying again until the leases end", why[0] ? why : "no usable answer");
@@ -151,7 +140,7 @@ static void renew(struct kfile *f, struct kept *k)
         k->renewed_ms = sent;
         k->deadline_ms = nf_lease_deadline(sent, keeper.policy.ttl_ms);
         k->gone_ms = 0;
-    } else if (r.result == NF_GONE && has_ended(f, k)) {
+    } else if (r.result == NF_GONE && kfile_has_ended(f, k)) {
         return; /* released by somebody who knew the token, and the lock is gone */
     } else if (r.result == NF_GONE && k->identity_len > 0 && strncmp(r.holder, k->token, (size_t)k->identity_len) == 0) {
         kept_drop(f, k); /* another process of this host took over unseen: nobody else was let in */
@@ -178,20 +167,20 @@ int64_t tend(void)
         struct kept *after;
         int64_t look = krec_tend(f);
         next = look < next ? look : next;
-        bool watched = has_thread(f);
+        bool watched = kfile_watched(f);
         if (!watched)
             (void)kfile_look(f);
         tend_ended(f);
         for (k = TAILQ_FIRST(&f->tenures); k; k = after) {
             after = TAILQ_NEXT(k, link);
             let_go(k);
-            if (!k->lost && !has_ended(f, k) && (due_ms(k) <= nf_now_ms() || k->deadline_ms <= nf_now_ms()))
+            if (!k->lost && !kfile_has_ended(f, k) && (due_ms(k) <= nf_now_ms() || k->deadline_ms <= nf_now_ms()))
                 renew(f, k);
         }
         tend_ended(f);
         TAILQ_FOREACH (k, &f->tenures, link) {
             int64_t due = due_ms(k) < k->deadline_ms ? due_ms(k) : k->deadline_ms;
-            int64_t at = has_ended(f, k) ? k->release_at_ms : k->lost ? INT64_MAX : due;
+            int64_t at = kfile_has_ended(f, k) ? k->release_at_ms : k->lost ? INT64_MAX : due;
             if ((!watched || k->hold >= 0) && at > nf_now_ms() + LOOK_MS)
                 at = nf_now_ms() + LOOK_MS;
             next = at < next ? at : next;

@@ -52,6 +52,20 @@ void nf_lease_end(struct nf_tenure *t)
     nf_table_unlock();
 }
 
+/* A kept shared one, off the list: its keeper knows whether other readers are left. */
+static void leave_to_keeper(struct nf_tenure *t)
+{
+    (void)nf_keeper_sync(t->lock_dev, t->lock_ino, t->names->key, t->names->key_len);
+    nf_table_lock();
+    bool taken = nf_tenure_with_keeper(t);
+    nf_table_unlock();
+    if (!taken) /* it was about to start, and has failed: nobody else knows this token */
+        release(t);
+    nf_table_lock();
+    nf_lease_stay(false);
+    nf_table_unlock();
+}
+
 void nf_lease_unlocked(struct nf_tenure *t)
 {
     const struct nf_names *n = t->names;
@@ -59,14 +73,17 @@ void nf_lease_unlocked(struct nf_tenure *t)
     nf_table_lock();
     bool kept = keeper && nf_tenure_with_keeper(t);
     bool left_to_it = kept && t->mode == 's';
-    if (left_to_it)
+    if (left_to_it) {
         nf_tenure_remove(t);
+        nf_lease_stay(true);
+    }
     nf_table_unlock();
-    if (!left_to_it)
-        nf_lease_end(t);
-    if (left_to_it)
-        (void)nf_keeper_sync(t->lock_dev, t->lock_ino, n->key, n->key_len);
-    else if (kept)
+    if (left_to_it) {
+        leave_to_keeper(t);
+        return;
+    }
+    nf_lease_end(t);
+    if (kept)
         (void)nf_keeper_ended(t->lock_dev, t->lock_ino, n->key, n->key_len, t->token);
 }
 

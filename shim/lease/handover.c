@@ -35,12 +35,23 @@ static void mark_kept(struct nf_tenure *t)
 
 static atomic_bool stranger_said, failure_said; /* once is enough: a program may fork often */
 
-/* To the keeper that is already there: true if it has taken the tenure on. */
+/*
+ * A stand-in's description dies with the processes that inherited it from us. But a descriptor that we got from our
+ * parent, it still has (a shell's `exec 9>file; flock 9`): the lock must live as long as anybody has that one. Table
+ * locked.
+ */
+static bool outlives_us(const struct nf_tenure *t)
+{
+    nf_table_owed();
+    return t->shadow >= 0 && nf_marked(NF_MARK_INHERITED, t->fd) && getppid() > 1;
+}
+
+/* To the keeper that is already there, unless it must be one of its own: true if it has taken the tenure on. */
 static bool give_to_existing(const struct nf_tenure *t, struct nf_ho_tenure *m)
 {
     char reply;
     nf_table_lock();
-    int r = nf_ho_pack(m, NF_HO_GIVE, t);
+    int r = outlives_us(t) ? -ENOTSUP : nf_ho_pack(m, NF_HO_GIVE, t);
     nf_table_unlock();
     if (r == 0 && m->mode == 'p')
         nf_pid_space(m->pids);
@@ -50,15 +61,6 @@ static bool give_to_existing(const struct nf_tenure *t, struct nf_ho_tenure *m)
         nf_log(NF_LOG_WARN, "a process of another user has the address of the keeper of %s: each lock gets a keeper of its own",
                t->names->key);
     return r == 0 && reply == NF_HO_MINE;
-}
-
-/*
- * A stand-in's description dies with the processes that inherited it from us. But a descriptor that we got from our
- * parent, it still has (a shell's `exec 9>file; flock 9`): the lock must live as long as anybody has that one.
- */
-static bool outlives_us(const struct nf_tenure *t)
-{
-    return t->shadow >= 0 && nf_marked(NF_MARK_INHERITED, t->fd) && getppid() > 1;
 }
 
 static bool never(int fd)
@@ -176,7 +178,7 @@ static int give_list(struct nf_tenure **list, size_t n, bool wait)
     size_t n_given = m && given ? begin_giving(list, n, given) : 0;
     int r = m && given ? 0 : -ENOMEM;
     for (size_t i = 0; i < n_given; i++) {
-        if (!outlives_us(given[i]) && give_to_existing(given[i], m))
+        if (give_to_existing(given[i], m))
             mark_kept(given[i]);
         else
             rest[left++] = given[i];
@@ -229,6 +231,7 @@ static size_t keep_inheritable(struct nf_tenure **list, size_t n)
 /* A process's record locks are not inherited: they stay with it, until it ends or becomes another program. */
 static bool concerned(const struct nf_tenure *t, enum nf_leaving why)
 {
+    nf_table_owed();
     if (t->kept || t->lost)
         return false;
     if (t->mode == 'p')

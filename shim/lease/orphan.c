@@ -33,6 +33,7 @@ int64_t nf_orphans_next(void)
 {
     struct orphan *o;
     int64_t next = INT64_MAX;
+    nf_table_owed();
     TAILQ_FOREACH (o, &orphans, link)
         next = o->next_ms < next ? o->next_ms : next;
     return next;
@@ -70,6 +71,7 @@ void nf_orphans_try(const struct nf_config *c)
 
 void nf_orphans_forget(void)
 {
+    nf_table_owed();
     TAILQ_INIT(&orphans);
 }
 

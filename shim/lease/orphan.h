@@ -16,7 +16,7 @@ int64_t nf_orphans_next(void);
 /* Tries those that are due once more. Called by the renewal thread alone; the table not locked. */
 void nf_orphans_try(const struct nf_config *c);
 
-/* In a forked child: they are the parent's work. */
+/* In a forked child: they are the parent's work. Table locked. */
 void nf_orphans_forget(void);
 
 /*
@@ -24,6 +24,12 @@ void nf_orphans_forget(void);
  * locked. 0 or -errno.
  */
 int nf_lease_run(int64_t due_ms);
+
+/*
+ * thread.c: the last tenure is gone. A thread that sleeps until its renewal (that may be many seconds) looks up, and ends when it
+ * has lingered. One that looks up soon by itself is left alone: to wake it for each unlock would cost too much. Table locked.
+ */
+void nf_lease_idle(void);
 
 /*
  * thread.c: while somebody stays, a thread that runs does not end. Starting one takes malloc(), which a signal handler

@@ -37,6 +37,7 @@ static atomic_int count;
 
 int64_t nf_pending_next(void)
 {
+    nf_table_owed();
     return TAILQ_EMPTY(&waiting) ? INT64_MAX : nf_now_ms() + NF_PENDING_LOOK_MS;
 }
 
@@ -69,6 +70,7 @@ bool nf_pending_add(int ctl, struct nf_tenure **list, size_t n)
 /* Off the list: taken on, or not. Table locked. */
 static void settle(struct pending *p, bool kept)
 {
+    nf_table_owed();
     TAILQ_REMOVE(&waiting, p, link);
     atomic_fetch_sub_explicit(&count, 1, memory_order_relaxed);
     if (nf_fd_is(p->ctl, p->dev, p->ino))
@@ -77,6 +79,14 @@ static void settle(struct pending *p, bool kept)
         p->list[i]->kept = kept;
         p->list[i]->unsure = false;
     }
+}
+
+/* Like settle(); what has ended meanwhile is not ours to release if the keeper may have it after all. Table locked. */
+static void settle_by(struct pending *p, int answer)
+{
+    settle(p, answer == NF_HO_MINE);
+    for (size_t i = 0; i < p->n && answer == -EBADF; i++)
+        p->list[i]->kept = !p->list[i]->listed;
 }
 
 static void release(struct pending *p)
@@ -90,11 +100,12 @@ static void release(struct pending *p)
 static struct pending *answered(int *fd, int *answer)
 {
     struct pending *p;
+    nf_table_owed();
     *fd = -1;
     TAILQ_FOREACH (p, &waiting, link) {
         *answer = nf_fd_is(p->ctl, p->dev, p->ino) ? nf_ho_answer(p->ctl, 0) : -EBADF;
         if (*answer != -ETIMEDOUT || nf_now_ms() >= p->until_ms) {
-            settle(p, *answer == NF_HO_MINE);
+            settle_by(p, *answer);
             return p;
         }
         *fd = p->ctl;

@@ -20,7 +20,7 @@ void nf_pending_settle(bool wait);
 /* When to look; INT64_MAX if nothing is outstanding. Table locked. */
 int64_t nf_pending_next(void);
 
-/* In a forked child: the answers are the parent's. */
+/* In a forked child: the answers are the parent's. Table locked. */
 void nf_pending_fork_child(void);
 
 #endif

@@ -23,7 +23,7 @@
 
 atomic_int nf_record_count;
 
-static pthread_mutex_t list_mu = PTHREAD_MUTEX_INITIALIZER;
+static struct nf_mutex list_mu = NF_MUTEX_INITIALIZER;
 #define BUCKETS 256
 static struct nf_record_file_list files[BUCKETS]; /* by inode; all zero: none */
 static char process_base[40];                     /* this process as an owner, in all files; guarded by list_mu */
@@ -40,6 +40,7 @@ static void random_base(char *buf, size_t size, char kind)
 static struct nf_record_file *look_up(dev_t dev, ino_t ino)
 {
     struct nf_record_file *f;
+    nf_mutex_owed(&list_mu);
     LIST_FOREACH(f, &files[ino % BUCKETS], link)
     if (f->dev == dev && f->ino == ino)
         break;
@@ -51,52 +52,53 @@ struct nf_record_file *nf_record_file_find(dev_t dev, ino_t ino)
     struct nf_record_file *f;
     if (atomic_load_explicit(&nf_record_count, memory_order_relaxed) == 0)
         return NULL;
-    pthread_mutex_lock(&list_mu);
+    nf_mutex_lock(&list_mu);
     f = look_up(dev, ino);
     if (f)
         f->refs++;
-    pthread_mutex_unlock(&list_mu);
+    nf_mutex_unlock(&list_mu);
     return f;
 }
 
 struct nf_record_file *nf_record_file_get(dev_t dev, ino_t ino)
 {
     struct nf_record_file *f;
-    pthread_mutex_lock(&list_mu);
+    nf_mutex_lock(&list_mu);
     f = look_up(dev, ino);
     if (!f && (f = nf_calloc(1, sizeof *f))) {
         f->dev = dev;
         f->ino = ino;
-        pthread_mutex_init(&f->mu, NULL);
+        nf_mutex_init(&f->mu);
         TAILQ_INIT(&f->records);
         LIST_INSERT_HEAD(&files[ino % BUCKETS], f, link);
     }
     if (f)
         f->refs++;
-    pthread_mutex_unlock(&list_mu);
+    nf_mutex_unlock(&list_mu);
     return f;
 }
 
 /* With list_mu held. A record has a reference to its file of its own. */
 static void put_locked(struct nf_record_file *f)
 {
+    nf_mutex_owed(&list_mu);
     if (--f->refs > 0)
         return;
     LIST_REMOVE(f, link);
-    pthread_mutex_destroy(&f->mu);
+    nf_mutex_destroy(&f->mu);
     nf_free(f);
 }
 
 void nf_record_file_put(struct nf_record_file *f)
 {
-    pthread_mutex_lock(&list_mu);
+    nf_mutex_lock(&list_mu);
     put_locked(f);
-    pthread_mutex_unlock(&list_mu);
+    nf_mutex_unlock(&list_mu);
 }
 
 struct nf_record_file *nf_record_file_next(struct nf_record_file *after)
 {
-    pthread_mutex_lock(&list_mu);
+    nf_mutex_lock(&list_mu);
     struct nf_record_file *f = after ? LIST_NEXT(after, link) : NULL;
     for (size_t i = after ? after->ino % BUCKETS + 1 : 0; !f && i < BUCKETS; i++)
         f = LIST_FIRST(&files[i]);
@@ -104,7 +106,7 @@ struct nf_record_file *nf_record_file_next(struct nf_record_file *after)
         f->refs++;
     if (after)
         put_locked(after);
-    pthread_mutex_unlock(&list_mu);
+    nf_mutex_unlock(&list_mu);
     return f;
 }
 
@@ -114,6 +116,7 @@ struct nf_record_file *nf_record_file_next(struct nf_record_file *after)
  */
 bool nf_record_same_description(const struct nf_record *r, int fd)
 {
+    nf_mutex_owed(&r->file->mu);
     if (r->fd == fd)
         return true;
     int same = r->fd < 0 ? -ENOENT : nf_sys.kcmp_file(r->fd, fd);
@@ -123,6 +126,7 @@ bool nf_record_same_description(const struct nf_record *r, int fd)
 struct nf_record *nf_record_find(struct nf_record_file *f, char kind, int fd)
 {
     struct nf_record *r;
+    nf_mutex_owed(&f->mu);
     TAILQ_FOREACH (r, &f->records, link)
         if (r->kind == kind && (kind == 'p' || nf_record_same_description(r, fd)))
             return r;
@@ -134,6 +138,7 @@ int nf_record_new_token(struct nf_record *r)
     char token[NF_TOKEN_MAX];
     char nonce[64];
     struct nf_tenure *old = r->t;
+    nf_mutex_owed(&r->file->mu);
     (void)snprintf(nonce, sizeof nonce, "%s.%lu", r->base, 1 + atomic_fetch_add(&generations, 1));
     int identity = nf_token_make_as(token, nf_config()->policy.host_extra, r->file->dev, r->file->ino, nonce);
     struct nf_names *names = identity < 0 ? NULL : nf_names_make(old->names->key, old->names->key_len);
@@ -156,17 +161,18 @@ struct nf_record *nf_record_new(struct nf_record_file *f, char kind, int fd, con
 {
     struct nf_record *r = nf_calloc(1, sizeof *r);
     struct nf_names *names = nf_names_make(key, key_len);
+    nf_mutex_owed(&f->mu);
     if (!r || !names)
         goto fail;
     r->file = f;
     r->kind = kind;
     r->fd = fd;
-    pthread_mutex_lock(&list_mu);
+    nf_mutex_lock(&list_mu);
     if (!process_base[0])
         random_base(process_base, sizeof process_base, 'p');
     (void)strlcpy(r->base, process_base, sizeof r->base);
     f->refs++;
-    pthread_mutex_unlock(&list_mu);
+    nf_mutex_unlock(&list_mu);
     if (kind == 'o')
         random_base(r->base, sizeof r->base, 'o');
     r->t = nf_tenure_new(names, "", 0, kind, f->dev, f->ino, -1); /* for its names, until there is a token */
@@ -191,6 +197,7 @@ fail:
 void nf_record_tidy(struct nf_record *r)
 {
     struct nf_record_file *f = r->file;
+    nf_mutex_owed(&f->mu);
     if (r->held.n || r->refs)
         return;
     TAILQ_REMOVE(&f->records, r, link);
@@ -208,6 +215,7 @@ void nf_record_tidy(struct nf_record *r)
 void nf_record_leave(struct nf_record *r)
 {
     const struct nf_names *n = r->t->names;
+    nf_mutex_owed(&r->file->mu);
     nf_table_lock();
     nf_tenure_remove(r->t);
     nf_table_unlock();
@@ -223,6 +231,7 @@ void nf_record_drop(struct nf_record *r, bool later)
     const struct nf_config *c = nf_config();
     struct nf_answer a;
     struct nf_request q = {.names = r->t->names, .token = r->t->token, .mode = r->kind};
+    nf_mutex_owed(&r->file->mu);
     nf_table_lock();
     bool kept = nf_tenure_with_keeper(r->t);
     nf_tenure_remove(r->t);
@@ -244,6 +253,7 @@ void nf_record_drop(struct nf_record *r, bool later)
 int nf_record_leased(struct nf_record *r, int64_t sent_ms, const char *fence)
 {
     struct nf_tenure *t = r->t;
+    nf_mutex_owed(&r->file->mu);
     nf_table_lock();
     bool listed = t->listed;
     t->renewed_ms = t->tried_ms = sent_ms;
@@ -256,6 +266,7 @@ int nf_record_leased(struct nf_record *r, int64_t sent_ms, const char *fence)
 
 bool nf_record_check_lost(struct nf_record *r)
 {
+    nf_mutex_owed(&r->file->mu);
     nf_table_lock();
     bool lost = r->t->lost;
     nf_table_unlock();
@@ -269,6 +280,7 @@ bool nf_record_check_lost(struct nf_record *r)
 void nf_record_sync(struct nf_record *r)
 {
     const struct nf_config *c = nf_config();
+    nf_mutex_owed(&r->file->mu);
     if (r->dirty &&
         nf_range_sync(&c->redis, &c->policy, r->t->names, r->t->token, ++r->seq, &r->held, false, nf_now_ms() + c->redis.timeout_ms) == 0)
         r->dirty = false;
@@ -282,6 +294,7 @@ int nf_record_ticket(const struct nf_record *r, struct nf_ticket *out)
 
 void nf_record_forgotten(struct nf_record *r)
 {
+    nf_mutex_owed(&r->file->mu);
     nf_table_lock();
     bool first = !r->t->lost;
     r->t->lost = true;
@@ -299,22 +312,22 @@ bool nf_record_reclaim(const struct nf_tenure *t)
     struct nf_record_file *f = nf_record_file_find(t->dev, t->ino);
     if (!f)
         return false;
-    pthread_mutex_lock(&f->mu);
+    nf_mutex_lock(&f->mu);
     TAILQ_FOREACH (r, &f->records, link)
         if (r->t == t)
             break;
     done = r && nf_range_sync(&c->redis, &c->policy, t->names, t->token, ++r->seq, &r->held, true, nf_now_ms() + c->redis.timeout_ms) == 0;
-    pthread_mutex_unlock(&f->mu);
+    nf_mutex_unlock(&f->mu);
     nf_record_file_put(f);
     return done;
 }
 
-void nf_record_release_all(void)
+void nf_record_release_all(int64_t until_ms)
 {
-    for (struct nf_record_file *f = nf_record_file_next(NULL); f; f = nf_record_file_next(f)) {
+    for (struct nf_record_file *f = nf_record_file_next(NULL); f && nf_now_ms() < until_ms; f = nf_record_file_next(f)) {
         struct nf_record *r;
         struct nf_record *next;
-        pthread_mutex_lock(&f->mu);
+        nf_mutex_lock(&f->mu);
         for (r = TAILQ_FIRST(&f->records); r; r = next) {
             next = TAILQ_NEXT(r, link);
             if (r->kind == 'o' && nf_shared(r->fd))
@@ -323,13 +336,13 @@ void nf_record_release_all(void)
                 nf_record_drop(r, false);
             nf_record_tidy(r);
         }
-        pthread_mutex_unlock(&f->mu);
+        nf_mutex_unlock(&f->mu);
     }
 }
 
 void nf_record_fork_child(void)
 {
-    (void)pthread_mutex_init(&list_mu, NULL);
+    nf_mutex_init(&list_mu);
     memset(files, 0, sizeof files);
     process_base[0] = 0;
     if (atomic_exchange(&nf_record_count, 0) > 0)

@@ -6,20 +6,22 @@
  * the others; the tenure's own fd stays -1.
  *
  * The mutex of an nf_record_file serialises what this process does with the file's record locks, in the kernel and in
- * Redis, so that both see one order. It is held over an exchange with Redis, and never over a wait for somebody else. It is
- * taken with all signals blocked. Order: a file's mutex, then the table's, then the pool's. The list of files has a mutex of
- * its own, inside which no other is taken.
+ * Redis, so that both see one order. It guards the file's records with all their fields; `t` points to a tenure, whose own
+ * fields are the table's. It is held over an exchange with Redis or a keeper, and never over a wait for a lock: who waits
+ * keeps the record by `refs` and the tenure by a reference, for another thread may give the record a new one. It is taken
+ * with all signals blocked. Order: a file's mutex, then the table's, then the pool's. A close of many descriptors takes several
+ * files' in the order of their list. The list of files has a mutex of its own, inside which no other is taken.
  *
  * In a forked child all records are gone: a process's locks are not inherited, and a description's are a keeper's work.
  */
 #ifndef NF_LEASE_RECORD_H
 #define NF_LEASE_RECORD_H
 
+#include "base/mutex.h"
 #include "base/ranges.h"
 #include "lease/tenure.h"
 
 #include <bsd/sys/queue.h>
-#include <pthread.h>
 #include <stdatomic.h>
 
 struct nf_record {
@@ -30,13 +32,13 @@ struct nf_record {
     int refs;  /* waiting threads that will come back to it */
     char base[40];
     struct nf_ranges held;
-    uint64_t seq; /* of the last request */
-    int next_fd;  /* during a close */
-    bool shared;  /* likewise: another process may have the description */
-    bool alone;   /* the kernel has no such locks for this file: Redis alone decides */
-    bool heir;    /* 'p': the kernel has locks of the program that this process was before its exec */
-    bool dirty;   /* Redis may have more for us than `held` says */
-    struct nf_tenure *t;
+    uint64_t seq;        /* of the last request */
+    int next_fd;         /* during a close */
+    bool shared;         /* likewise: another process may have the description */
+    bool alone;          /* the kernel has no such locks for this file: Redis alone decides */
+    bool heir;           /* 'p': the kernel has locks of the program that this process was before its exec */
+    bool dirty;          /* Redis may have more for us than `held` says */
+    struct nf_tenure *t; /* the record has a reference */
 };
 
 struct nf_record_file {
@@ -44,7 +46,7 @@ struct nf_record_file {
     dev_t dev;
     ino_t ino;
     int refs; /* guarded by the list's mutex */
-    pthread_mutex_t mu;
+    struct nf_mutex mu;
     struct nf_record_file *closing;  /* the next of those that a close is about; guarded by mu */
     TAILQ_HEAD(, nf_record) records; /* guarded by mu */
 };
@@ -122,7 +124,7 @@ bool nf_record_verify(const struct nf_tenure *t);
 bool nf_record_reclaim(const struct nf_tenure *t);
 
 /* Releases all that this process owns: the end of the process, without a keeper. */
-void nf_record_release_all(void);
+void nf_record_release_all(int64_t until_ms);
 
 void nf_record_fork_child(void);
 

@@ -38,6 +38,7 @@ void nf_record_trim(struct nf_record *r, int fd)
     struct nf_ranges kernel = {0};
     uint64_t start = 0;
     uint64_t end;
+    nf_mutex_owed(&r->file->mu);
     int err = nf_klock_ranges(fd, r->kind == 'p' ? F_OFD_GETLK : F_GETLK, r->kind, &kernel);
     while (err == 0 && nf_ranges_missing(&r->held, &kernel, &start, &end) && nf_ranges_reserve(&r->held) == 0) {
         nf_ranges_set(&r->held, start, end, 0);
@@ -70,6 +71,7 @@ static bool description_gone(struct nf_record *r)
 
 bool nf_record_gone(struct nf_record *r)
 {
+    nf_mutex_owed(&r->file->mu);
     return r->kind == 'p' ? process_gone(r) : description_gone(r);
 }
 
@@ -87,6 +89,7 @@ static int beside(int fd, long arg)
 int nf_record_other_fd(const struct nf_record *r, unsigned first, unsigned last)
 {
     struct beside b = {r, first, last};
+    nf_mutex_owed(&r->file->mu);
     return nf_fd_find(r->file->dev, r->file->ino, none, beside, (long)&b);
 }
 
@@ -97,7 +100,7 @@ bool nf_record_verify(const struct nf_tenure *t)
     if (!f)
         return false;
     /* Held: somebody is at work with the file just now, and will see for himself. */
-    if (pthread_mutex_trylock(&f->mu) == 0) {
+    if (nf_mutex_trylock(&f->mu) == 0) {
         struct nf_record *r;
         TAILQ_FOREACH (r, &f->records, link)
             if (r->t == t)
@@ -111,7 +114,7 @@ bool nf_record_verify(const struct nf_tenure *t)
                 nf_record_sync(r);
             }
         }
-        pthread_mutex_unlock(&f->mu);
+        nf_mutex_unlock(&f->mu);
     }
     nf_record_file_put(f);
     return gone;

@@ -6,9 +6,9 @@
 #include "base/alloc.h"
 #include "base/fdset.h"
 #include "base/sys.h"
+#include "lease/orphan.h"
 #include "redis/ranges.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ RB_HEAD(tree, nf_tenure);
 RB_GENERATE_STATIC(tree, nf_tenure, link, compare)
 #undef __unused
 
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static struct nf_mutex mu = NF_MUTEX_INITIALIZER;
 static struct tree table = RB_INITIALIZER(&table);
 static uint64_t next_seq = 1;
 static atomic_int count;
@@ -58,21 +58,22 @@ struct nf_tenure *nf_tenure_new(struct nf_names *names, const char *token, int i
 
 void nf_table_lock(void)
 {
-    pthread_mutex_lock(&mu);
+    nf_mutex_lock(&mu);
 }
 
 void nf_table_unlock(void)
 {
-    pthread_mutex_unlock(&mu);
+    nf_mutex_unlock(&mu);
 }
 
-pthread_mutex_t *nf_table_mutex(void)
+struct nf_mutex *nf_table_mutex(void)
 {
     return &mu;
 }
 
 void nf_tenure_insert(struct nf_tenure *t)
 {
+    nf_table_owed();
     /* A close that nobody saw, and the number in use again: it stands for the newer tenure only. */
     if (nf_marked(NF_MARK_TENURE, t->fd))
         for (struct nf_tenure *old = nf_tenure_any(NULL); old; old = nf_tenure_any(old))
@@ -88,18 +89,21 @@ void nf_tenure_insert(struct nf_tenure *t)
 
 void nf_tenure_remove(struct nf_tenure *t)
 {
+    nf_table_owed();
     if (!t->listed)
         return;
     t->listed = false;
     RB_REMOVE(tree, &table, t);
     nf_unmark(NF_MARK_TENURE, t->fd);
     t->fd = -1;
-    atomic_fetch_sub_explicit(&count, 1, memory_order_relaxed);
+    if (atomic_fetch_sub_explicit(&count, 1, memory_order_relaxed) == 1)
+        nf_lease_idle();
     nf_tenure_unref(t);
 }
 
 void nf_tenure_set_fd(struct nf_tenure *t, int fd)
 {
+    nf_table_owed();
     nf_unmark(NF_MARK_TENURE, t->fd);
     t->fd = fd;
     nf_mark(NF_MARK_TENURE, fd);
@@ -108,34 +112,55 @@ void nf_tenure_set_fd(struct nf_tenure *t, int fd)
 struct nf_tenure *nf_tenure_first(dev_t dev, ino_t ino)
 {
     struct nf_tenure key = {.dev = dev, .ino = ino};
+    nf_table_owed();
     struct nf_tenure *t = RB_NFIND(tree, &table, &key);
     return t && t->dev == dev && t->ino == ino && !nf_range_owner(t->mode) ? t : NULL;
 }
 
 struct nf_tenure *nf_tenure_next(struct nf_tenure *t)
 {
+    nf_table_owed();
     struct nf_tenure *n = RB_NEXT(tree, &table, t);
     return n && n->dev == t->dev && n->ino == t->ino && nf_range_owner(n->mode) == nf_range_owner(t->mode) ? n : NULL;
 }
 
 struct nf_tenure *nf_tenure_any(struct nf_tenure *after)
 {
+    nf_table_owed();
     return after ? RB_NEXT(tree, &table, after) : RB_MIN(tree, &table);
 }
 
 void nf_tenure_ref(struct nf_tenure *t)
 {
+    nf_table_owed();
     t->refs++;
 }
 
 void nf_tenure_unref(struct nf_tenure *t)
 {
+    nf_table_owed();
     if (t && --t->refs == 0) {
         if (nf_fd_is(t->shadow, t->lock_dev, t->lock_ino))
             (void)nf_sys.close(t->shadow);
         nf_free(t->names);
         nf_free(t);
     }
+}
+
+bool nf_tenure_listed(const struct nf_tenure *t)
+{
+    nf_table_lock();
+    bool listed = t->listed;
+    nf_table_unlock();
+    return listed;
+}
+
+bool nf_tenure_kept(const struct nf_tenure *t)
+{
+    nf_table_lock();
+    bool kept = t->kept;
+    nf_table_unlock();
+    return kept;
 }
 
 int nf_tenure_count(void)
@@ -158,7 +183,6 @@ bool nf_tenure_has_fd(int fd)
 void nf_table_fork_child(void)
 {
     struct nf_tenure *next;
-    (void)pthread_mutex_init(&mu, NULL);
     for (struct nf_tenure *t = nf_tenure_any(NULL); t; t = next) {
         next = nf_tenure_any(t);
         t->kept = true, t->unsure = false;

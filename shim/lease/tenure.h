@@ -5,19 +5,21 @@
  * that refers to it; when that one is closed another is looked for.
  *
  * The table's mutex (nf_table_lock):
- *  1. guards every field of every tenure except names, token, dev, ino, which never change;
+ *  1. guards every field of every tenure, once that is in the table, except those that never change from then on: names,
+ *     token, identity_len, mode, dev, ino, shadow, lock_dev, lock_ino, and of an flock's tenure the fence;
  *  2. is taken with all signals blocked (nf_quiet), so that a wrapper called in a signal handler never meets it;
- *  3. nests outside the pool's mutex; nothing else is taken under it;
+ *  3. nests inside the mutex of a file of record locks (record.h), and outside the pool's and the allocator's lock
+ *     (alloc.h); nothing else is taken under it;
  *  4. is not held over any exchange with Redis, nor over reads of /proc.
  * A reference (refs) keeps the memory while a thread works on a tenure without the mutex.
  */
 #ifndef NF_LEASE_TENURE_H
 #define NF_LEASE_TENURE_H
 
+#include "base/mutex.h"
 #include "redis/ops.h"
 
 #include <bsd/sys/tree.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -79,12 +81,24 @@ static inline int64_t nf_lease_patience(int64_t sent_ms, int64_t deadline_ms, in
     return until < sent_ms + timeout_ms ? until : sent_ms + timeout_ms;
 }
 
-/* A tenure as acquired, not in the table yet, without a stand-in; takes over names. NULL when out of memory (names are then freed). */
+/*
+ * Has a renewal that was sent in time come to nothing because the process was stopped in it, until the lease was over? That says
+ * nothing: it is to be sent again, as by one that was stopped before it.
+ */
+static inline bool nf_lease_slept(int64_t sent_ms, int64_t deadline_ms, int64_t now_ms, int ttl_ms)
+{
+    int64_t margin = sent_ms + ttl_ms - nf_lease_deadline(sent_ms, ttl_ms);
+    return sent_ms < deadline_ms && now_ms >= deadline_ms + margin;
+}
+
+/* A tenure as acquired, not in the table yet, without a stand-in so far; takes over names. NULL when out of memory (names are then freed).
+ */
 struct nf_tenure *nf_tenure_new(struct nf_names *names, const char *token, int identity_len, char mode, dev_t dev, ino_t ino, int fd);
 
 void nf_table_lock(void);
 void nf_table_unlock(void);
-pthread_mutex_t *nf_table_mutex(void); /* for a condition variable */
+struct nf_mutex *nf_table_mutex(void); /* for a condition variable, and after a fork */
+#define nf_table_owed() nf_mutex_owed(nf_table_mutex())
 
 /* With the table locked: */
 void nf_tenure_insert(struct nf_tenure *t);
@@ -99,8 +113,13 @@ void nf_tenure_unref(struct nf_tenure *t);
 /* With the table locked: a keeper has t, or may have it: then a shared tenure is not ours to release any more. */
 static inline bool nf_tenure_with_keeper(const struct nf_tenure *t)
 {
+    nf_table_owed();
     return t->kept || t->giving;
 }
+
+/* For those without the lock, who take what they are told for the truth of a moment ago. Both take the lock. */
+bool nf_tenure_listed(const struct nf_tenure *t);
+bool nf_tenure_kept(const struct nf_tenure *t);
 
 /* How many are in the table; readable without the lock. */
 int nf_tenure_count(void);
@@ -108,7 +127,7 @@ int nf_tenure_count(void);
 /* Is fd the descriptor of a listed tenure? Takes the lock. */
 bool nf_tenure_has_fd(int fd);
 
-/* Around fork(): see pool.h. In the child every tenure counts as kept: its renewal is another process's work. */
+/* In a forked child, with the table locked anew: every tenure counts as kept, its renewal being another process's work. */
 void nf_table_fork_child(void);
 
 #endif

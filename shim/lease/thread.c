@@ -5,15 +5,16 @@
  * all that are nearly as old, so that the ticks of many tenures fall together. Before that it asks the kernel whether
  * each lock is still there: a close that no wrapper saw (a raw system call, a close inside the C library) ends here.
  *
- * The state below is guarded by the table's mutex. The thread holds references to what it works on, never the mutex.
- * It must never: run a handler of the host (all signals are blocked), outlive its work by more than LINGER_MS.
+ * The state below is guarded by the table's mutex, but for what the thread keeps for itself. The thread holds references to
+ * what it works on, never the mutex. It must never: run a handler of the host (all signals are blocked), outlive its work by
+ * more than LINGER_MS.
  */
 #include "lease/lease.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/process.h"
 #include "base/sigs.h"
-#include "base/sys.h"
 #include "lease/orphan.h"
 #include "lease/pending.h"
 #include "lease/record.h"
@@ -21,8 +22,6 @@
 #include "redis/ranges.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +35,9 @@ static bool running;
 static int ending; /* threads that are releasing a tenure and may leave an orphan: see nf_lease_stay() */
 static pthread_cond_t wake;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool outage_said;
-static int64_t wakes_ms; /* when the sleeping thread will wake by itself */
+static bool outage_said;   /* the thread's own: a new one starts when the last one has left the table */
+static int64_t wakes_ms;   /* when the sleeping thread will wake by itself */
+static int64_t idle_since; /* when there was anything to do last */
 
 static void init_cond(void)
 {
@@ -61,7 +61,7 @@ static void sleep_until(int64_t at_ms, int ttl_ms)
     int64_t ns = until.tv_nsec + (int64_t)left * 1000000;
     until.tv_sec += ns / 1000000000;
     until.tv_nsec = ns % 1000000000;
-    (void)pthread_cond_timedwait(&wake, nf_table_mutex(), &until);
+    (void)nf_mutex_wait(nf_table_mutex(), &wake, &until);
 }
 
 /* When t is due: a third of the TTL after the last success, or a moment after the last failure. */
@@ -81,6 +81,7 @@ static bool ours_to_renew(const struct nf_tenure *t)
 static int64_t next_event(int ttl_ms)
 {
     int64_t next = INT64_MAX;
+    nf_table_owed();
     for (struct nf_tenure *t = nf_tenure_any(NULL); t; t = nf_tenure_any(t)) {
         if (!ours_to_renew(t))
             continue;
@@ -100,6 +101,7 @@ static size_t collect(int ttl_ms, int64_t now, struct nf_tenure ***list)
 {
     size_t n = 0;
     size_t room = (size_t)nf_tenure_count();
+    nf_table_owed();
     *list = room ? nf_calloc(room, sizeof(struct nf_tenure *)) : NULL;
     if (!*list)
         return 0;
@@ -125,6 +127,7 @@ static bool superseded(const struct nf_tenure *t, const struct nf_renewal *r)
 /* Applies what Redis said about t. Table locked. Returns true if t was lost, to be dealt with unlocked. */
 static bool apply(struct nf_tenure *t, const struct nf_renewal *r, int64_t sent_ms, int ttl_ms)
 {
+    nf_table_owed();
     if (!t->listed || !ours_to_renew(t))
         return false; /* ended, or handed over, while the answer was on its way */
     t->tried_ms = sent_ms;
@@ -141,13 +144,48 @@ static bool apply(struct nf_tenure *t, const struct nf_renewal *r, int64_t sent_
     return t->lost;
 }
 
+/* What to ask Redis about the n tenures; returns the first moment at which one of them may be lost. Table locked. */
+static int64_t ask_for(struct nf_tenure *const *list, size_t n, int64_t sent_ms, struct nf_renewal *r)
+{
+    int64_t first_deadline = INT64_MAX;
+    nf_table_owed();
+    for (size_t i = 0; i < n; i++) {
+        const struct nf_tenure *t = list[i];
+        r[i] = (struct nf_renewal){.names = t->names,
+                                   .token = t->token,
+                                   .fence = nf_range_owner(t->mode) ? "" : t->fence, /* an owner's changes, and is not asked for */
+                                   .identity_len = t->identity_len,
+                                   .mode = t->mode,
+                                   .late = t->deadline_ms <= sent_ms};
+        first_deadline = t->deadline_ms < first_deadline ? t->deadline_ms : first_deadline;
+    }
+    return first_deadline;
+}
+
+/* Asks Redis to renew them; when that was sent in *sent. */
+static int ask(const struct nf_config *c, struct nf_tenure *const *list, struct nf_renewal *r, size_t n, int64_t *sent, char *why,
+               size_t why_size)
+{
+    int64_t first_deadline;
+    int err;
+    do {
+        *sent = nf_now_ms();
+        nf_table_lock();
+        first_deadline = ask_for(list, n, *sent, r);
+        nf_table_unlock();
+        int64_t give_up = nf_lease_patience(*sent, first_deadline, c->redis.timeout_ms, c->policy.ttl_ms);
+        err = n ? nf_op_renew(&c->redis, &c->policy, r, n, give_up, why, why_size) : 0;
+    } while (err < 0 && nf_lease_slept(*sent, first_deadline, nf_now_ms(), c->policy.ttl_ms));
+    return err;
+}
+
 /* One tick's renewals; the table not locked. */
 static void renew(const struct nf_config *c, struct nf_tenure **list, size_t n)
 {
     char why[200] = "";
     struct nf_renewal *r = nf_calloc(n, sizeof *r);
     size_t live = 0;
-    int64_t sent = nf_now_ms();
+    int64_t sent;
     if (!r)
         return;
     for (size_t i = 0; i < n; i++)
@@ -158,18 +196,7 @@ static void renew(const struct nf_config *c, struct nf_tenure **list, size_t n)
             nf_tenure_unref(list[i]);
             nf_table_unlock();
         }
-    int64_t first_deadline = INT64_MAX;
-    for (size_t i = 0; i < live; i++) {
-        r[i] = (struct nf_renewal){.names = list[i]->names,
-                                   .token = list[i]->token,
-                                   .fence = list[i]->fence,
-                                   .identity_len = list[i]->identity_len,
-                                   .mode = list[i]->mode,
-                                   .late = list[i]->deadline_ms <= sent};
-        first_deadline = list[i]->deadline_ms < first_deadline ? list[i]->deadline_ms : first_deadline;
-    }
-    int64_t give_up = nf_lease_patience(sent, first_deadline, c->redis.timeout_ms, c->policy.ttl_ms);
-    int err = live ? nf_op_renew(&c->redis, &c->policy, r, live, give_up, why, sizeof why) : 0;
+    int err = ask(c, list, r, live, &sent, why, sizeof why);
     if (err < 0 && !outage_said)
         nf_log(NF_LOG_WARN, "a renewal failed: %s; trying again until the leases end", why[0] ? why : "no usable answer");
     else if (err == 0 && live && outage_said)
@@ -193,35 +220,11 @@ static void renew(const struct nf_config *c, struct nf_tenure **list, size_t n)
     nf_free(r);
 }
 
-/*
- * Are we all that is left of the program? When main() has called pthread_exit() and the last thread of the program's own
- * ends, the process ends with exit(0): ours must not keep it alive.
- */
-static bool program_is_over(void)
-{
-    char buf[512];
-    struct stat st;
-    int fd = nf_sys.open("/proc/self/stat", O_RDONLY | O_CLOEXEC, 0);
-    ssize_t n = fd < 0 ? fd : nf_sys.read(fd, buf, sizeof buf - 1);
-    if (fd >= 0)
-        (void)nf_sys.close(fd);
-    buf[n < 0 ? 0 : n] = 0;
-    const char *state = strrchr(buf, ')');
-    if (!state || strncmp(state, ") Z", 3) != 0)
-        return false;
-    /* The folder has a link for "." and "..", the dead leader and each thread. */
-    fd = nf_sys.open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    bool over = fd >= 0 && nf_sys.fstat(fd, &st) == 0 && st.st_nlink <= 4;
-    if (fd >= 0)
-        (void)nf_sys.close(fd);
-    return over;
-}
-
 static void *run(void *arg)
 {
     const struct nf_config *c = arg;
-    int64_t idle_since = nf_now_ms();
     nf_table_lock();
+    idle_since = nf_now_ms();
     for (;;) {
         int64_t now = nf_now_ms();
         int64_t next = next_event(c->policy.ttl_ms);
@@ -233,7 +236,7 @@ static void *run(void *arg)
         }
         idle_since = now;
         nf_table_unlock();
-        if (program_is_over())
+        if (nf_process_over())
             exit(0); /* what the C library does when the last thread ends */
         nf_table_lock();
         if (next > now) {
@@ -263,6 +266,7 @@ int nf_lease_run(int64_t due_ms)
 {
     pthread_t thread;
     pthread_attr_t attr;
+    nf_table_owed();
     pthread_once(&once, init_cond);
     if (running) {
         if (due_ms < wakes_ms)
@@ -285,6 +289,15 @@ int nf_lease_run(int64_t due_ms)
     return -r;
 }
 
+void nf_lease_idle(void)
+{
+    idle_since = nf_now_ms();
+    if (running && wakes_ms > idle_since + 2 * LINGER_MS) {
+        wakes_ms = idle_since;
+        pthread_cond_signal(&wake);
+    }
+}
+
 /*
  * Takes out what t has replaced: the kernel let t in, so an earlier tenure of the same inode that excludes it is a
  * thing of the past, as is one of the same descriptor. (Two threads may lock one description at once.) In Redis the
@@ -293,6 +306,7 @@ int nf_lease_run(int64_t due_ms)
 static void take_out_replaced(const struct nf_tenure *t)
 {
     struct nf_tenure *next;
+    nf_table_owed();
     for (struct nf_tenure *old = nf_tenure_first(t->dev, t->ino); old; old = next) {
         next = nf_tenure_next(old);
         if (old->mode == 'x' || t->mode == 'x' || old->fd == t->fd)
@@ -315,6 +329,7 @@ int nf_lease_add(struct nf_tenure *t)
 
 void nf_lease_stay(bool stay)
 {
+    nf_table_owed();
     ending += stay ? 1 : -1;
 }
 
@@ -330,17 +345,23 @@ void nf_lease_fork_parent(void)
     nf_table_unlock();
 }
 
-/* The orphans are the parent's work; the child only forgets them. */
+/*
+ * The orphans are the parent's work; the child only forgets them. Another thread of the parent may have had any mutex, and the
+ * allocator's lock, which comes first: all below may free something.
+ */
 void nf_lease_fork_child(void)
 {
+    nf_alloc_fork_child();
     nf_pool_fork_child();
-    nf_table_fork_child();
+    nf_mutex_init(nf_table_mutex());
+    nf_table_lock();
     running = false;
+    nf_table_fork_child();
     ending = 0;
     nf_orphans_forget();
     init_cond();
-    nf_config_fork_child();
-    nf_alloc_fork_child();
     nf_pending_fork_child();
+    nf_table_unlock();
+    nf_config_fork_child();
     nf_record_fork_child();
 }

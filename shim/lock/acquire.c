@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/sigs.h"
+#include "base/sleep.h"
 #include "lease/keeper.h"
 #include "lease/lease.h"
 #include "lock/outage.h"
@@ -26,6 +27,10 @@
  */
 #define FIRST_SLEEP_MS 1200
 #define SLEEP_MS 3200
+
+/* So long, at most, LOCK_NB waits for a waiter to fetch his grant (grant.lua), and so often: some in a row may be dead. */
+#define UNFETCHED_MAX_MS 200
+#define LOOKS_MAX 3
 
 /* The lease of a grant is renewed so soon after it. */
 #define FIRST_RENEWAL_MS 50
@@ -73,6 +78,7 @@ struct asking {
     const char *replaces; /* the token of a keeper's that is converted; "" none */
     bool reached;         /* a request may have left something in Redis */
     int down_ms, foreign_ms;
+    int looks;                       /* of a LOCK_NB at a grant that nobody has fetched */
     int64_t renewed_ms, deadline_ms; /* of the lease that was granted (struct nf_tenure) */
     char token[NF_TOKEN_MAX];
     char stale[NF_TOKEN_MAX];
@@ -143,6 +149,20 @@ static bool accept(struct asking *k)
     return true;
 }
 
+/*
+ * For LOCK_NB: the file has been granted to a waiter who has not come yet. In a moment it is known whether he is dead; then the
+ * next look takes the grant back. No signal ends a LOCK_NB.
+ */
+static int look_again(struct asking *k)
+{
+    sigset_t all;
+    if (k->a.unfetched_ms <= 0 || k->a.unfetched_ms > UNFETCHED_MAX_MS || ++k->looks > LOOKS_MAX)
+        return -EWOULDBLOCK;
+    sigfillset(&all);
+    (void)nf_sleep((int)k->a.unfetched_ms + 1, &all);
+    return AGAIN;
+}
+
 static int busy(struct asking *k)
 {
     nf_outage_over(k->c);
@@ -159,7 +179,7 @@ static int busy(struct asking *k)
         return adopt(k);
     k->q.adopt = "";
     if (k->nonblock)
-        return -EWOULDBLOCK;
+        return look_again(k);
     if (nf_sigs_interrupting(k->mask))
         return -EINTR;
     int r = nf_op_wait(&k->c->redis, &k->q, patience_ms(&k->a, k->q.sleep_ms, &k->foreign_ms), k->mask, &k->a);
@@ -230,8 +250,10 @@ static int enter_table(const struct asking *k, struct nf_names *names, bool shar
     memcpy(t->fence, k->a.fence, sizeof t->fence);
     t->lock_dev = f->lock_dev;
     t->lock_ino = f->lock_ino;
+    t->shadow = f->shadow;
     int r = nf_lease_add(t);
-    t->shadow = r < 0 ? -1 : f->shadow; /* ours from now on */
+    if (r < 0)
+        t->shadow = -1; /* it stays the caller's, and nobody else has seen t */
     if (r < 0) {
         nf_log(NF_LOG_ERROR, "no lock on %s (ENOLCK): no thread to renew it (error %d)", q->names->key, -r);
         r = -ENOLCK;

@@ -55,7 +55,7 @@ void nf_close_begin(int fd, struct nf_closing *c)
     c->other = t && t->shadow >= 0 ? nf_shadow_other(fd, t->dev, t->ino) : -ENOENT;
     if (t) {
         /* Perhaps not the last of its kind, and only the kernel will know: a keeper can wait for that, we cannot. */
-        if (shared && !t->kept && nf_config()->policy.keeper != NF_KEEPER_NEVER)
+        if (shared && nf_config()->policy.keeper != NF_KEEPER_NEVER && !nf_tenure_kept(t))
             (void)nf_keeper_give(&t, 1);
         nf_table_lock();
         if (t->listed)
@@ -110,7 +110,7 @@ void nf_close_share(int fd)
         struct stat st;
         nf_quiet(&quiet);
         struct nf_tenure *t = nf_sys.fstat(fd, &st) == 0 ? nf_lease_of_fd(fd, st.st_dev, st.st_ino) : NULL;
-        if (t && !t->kept)
+        if (t && !nf_tenure_kept(t))
             (void)nf_keeper_give(&t, 1);
         nf_table_lock();
         nf_tenure_unref(t);

@@ -18,6 +18,7 @@
 #include "lease/keeper.h"
 #include "lease/lease.h"
 #include "lock/acquire.h"
+#include "lock/leave.h"
 #include "lock/match.h"
 #include "lock/shadow.h"
 
@@ -189,7 +190,7 @@ static int lock(int fd, int op, struct nf_file *f)
         unref(prev);
     } else {
         char replaced[NF_TOKEN_MAX] = "";
-        bool kept = prev && prev->kept && nf_config()->policy.keeper != NF_KEEPER_NEVER;
+        bool kept = prev && nf_config()->policy.keeper != NF_KEEPER_NEVER && nf_tenure_kept(prev);
         enum nf_before before = had ? NF_BEFORE_HAD : kept ? NF_BEFORE_KEPT : NF_BEFORE_NONE;
         /* The keeper must not take the end of its token for a loss. A shared one that becomes exclusive has ended, with all
            other readers of this host, now that the kernel let us in; an exclusive one is replaced, and then has ended. */
@@ -282,8 +283,7 @@ int nf_flock(int fd, int op)
         /* It shares its parent's memory: our state is not its own to change. */
         return kind == LOCK_UN ? real_flock(fd, op) : -ENOLCK;
     case NF_FORKED:
-        nf_lease_fork_child();
-        nf_process_adopt();
+        nf_fork_noticed();
         break;
     case NF_HOME:
         break;

@@ -12,6 +12,7 @@
 #include "base/sys.h"
 #include "lease/lease.h"
 #include "lease/record.h"
+#include "lock/leave.h"
 #include "lock/match.h"
 #include "redis/look.h"
 
@@ -82,7 +83,7 @@ static int ask_record(char kind, int fd, const struct stat *st, bool lease, stru
     struct nf_tenure *t = NULL;
     if (!f)
         return -ENOLCK;
-    pthread_mutex_lock(&f->mu);
+    nf_mutex_lock(&f->mu);
     struct nf_record *r = nf_record_find(f, kind, fd);
     nf_table_lock();
     if (r && r->held.n && r->t->listed) {
@@ -90,7 +91,7 @@ static int ask_record(char kind, int fd, const struct stat *st, bool lease, stru
         nf_tenure_ref(t);
     }
     nf_table_unlock();
-    pthread_mutex_unlock(&f->mu);
+    nf_mutex_unlock(&f->mu);
     nf_record_file_put(f);
     if (!t)
         return -ENOLCK;
@@ -154,8 +155,7 @@ int nf_inquire(int fd, bool lease, struct nf_inquiry *out)
     case NF_VFORK_CHILD:
         return -ENOLCK;
     case NF_FORKED:
-        nf_lease_fork_child();
-        nf_process_adopt();
+        nf_fork_noticed();
         break;
     case NF_HOME:
         break;

@@ -9,11 +9,13 @@
 #include "lease/keeper.h"
 #include "lease/lease.h"
 #include "lease/record.h"
+#include "lock/last.h"
 #include "lock/shadow.h"
 #include "redis/ranges.h"
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Of the thread that forks; guarded by the table's mutex, which it holds from prepare to parent or child. */
 static struct nf_quiet forking;
@@ -63,6 +65,15 @@ void nf_fork_child(void)
     nf_loud(&quiet);
 }
 
+void nf_fork_noticed(void)
+{
+    struct nf_quiet quiet;
+    nf_quiet(&quiet);
+    nf_lease_fork_child();
+    nf_process_adopt();
+    nf_loud(&quiet);
+}
+
 static void give(enum nf_leaving why)
 {
     struct nf_quiet quiet;
@@ -109,7 +120,7 @@ static void release_all(void)
 {
     struct nf_quiet quiet;
     nf_quiet(&quiet);
-    nf_record_release_all();
+    nf_record_release_all(INT64_MAX);
     for (;;) {
         nf_table_lock();
         struct nf_tenure *t = nf_tenure_any(NULL);
@@ -128,14 +139,43 @@ static void release_all(void)
     nf_loud(&quiet);
 }
 
-void nf_exit_prepare(void)
+static void exit_prepare(void)
 {
     int saved = errno;
-    if (nf_tenure_count() == 0 || nf_process_where() != NF_HOME)
+    if (nf_process_where() != NF_HOME || nf_last_first())
         return;
-    if (nf_config()->policy.keeper == NF_KEEPER_NEVER)
-        release_all();
-    else
-        give(NF_LEAVING_EXIT);
+    if (nf_tenure_count() > 0) {
+        if (nf_config()->policy.keeper == NF_KEEPER_NEVER)
+            release_all();
+        else
+            give(NF_LEAVING_EXIT);
+    }
     errno = saved;
+}
+
+void nf_exit_now(void)
+{
+    int saved = errno;
+    exit_prepare();
+    if (nf_last_concerned())
+        nf_last_end(false);
+    errno = saved;
+}
+
+static void flush_and_end(void *unused)
+{
+    int saved = errno;
+    (void)unused;
+    nf_last_end(true);
+    errno = saved;
+}
+
+/* Not atexit(): a handler of ours would run with our destructors, and so before those of libraries that come after us. */
+extern int __cxa_atexit(void (*handler)(void *), void *arg, void *dso);
+
+void nf_exit_begin(void)
+{
+    exit_prepare();
+    if (nf_last_concerned())
+        (void)__cxa_atexit(flush_and_end, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 #include "base/sigs.h"
 #include "base/sys.h"
 #include "lease/lease.h"
+#include "lock/leave.h"
 #include "lock/match.h"
 #include "lock/record_ask.h"
 #include "lock/record_kernel.h"
@@ -138,8 +139,7 @@ int nf_record_fcntl(int fd, int cmd, struct flock *fl)
         /* It shares its parent's memory: our state is not its own to change. */
         return unlocking || getting ? real_fcntl(fd, cmd, fl) : -ENOLCK;
     case NF_FORKED:
-        nf_lease_fork_child();
-        nf_process_adopt();
+        nf_fork_noticed();
         break;
     case NF_HOME:
         break;

@@ -22,7 +22,7 @@ bool nf_record_file_open(struct nf_record_call *k)
 {
     k->file = nf_record_file_get(k->f.dev, k->f.ino);
     if (k->file)
-        pthread_mutex_lock(&k->file->mu);
+        nf_mutex_lock(&k->file->mu);
     return k->file;
 }
 
@@ -30,12 +30,13 @@ void nf_record_file_close(struct nf_record_call *k)
 {
     if (!k->file)
         return;
-    pthread_mutex_unlock(&k->file->mu);
+    nf_mutex_unlock(&k->file->mu);
     nf_record_file_put(k->file);
 }
 
 struct nf_range_request nf_record_request(const struct nf_record_call *k, struct nf_record *r)
 {
+    nf_mutex_owed(&r->file->mu);
     return (struct nf_range_request){.names = r->t->names,
                                      .token = r->t->token,
                                      .identity_len = k->alone ? 0 : r->t->identity_len,
@@ -43,7 +44,7 @@ struct nf_range_request nf_record_request(const struct nf_record_call *k, struct
                                      .mode = k->mode,
                                      .start = k->start,
                                      .end = k->end,
-                                     .holds = r->t->listed && r->held.n > 0,
+                                     .holds = r->held.n > 0 && nf_tenure_listed(r->t),
                                      .ticket = "",
                                      .adopt = ""};
 }
@@ -55,6 +56,7 @@ void nf_record_ask(const struct nf_record_call *k, const struct nf_range_request
 
 struct nf_record *nf_record_owner(struct nf_record_call *k)
 {
+    nf_mutex_owed(&k->file->mu);
     struct nf_record *r = nf_record_find(k->file, k->kind, k->fd);
     if (r)
         (void)nf_record_check_lost(r);
@@ -188,7 +190,7 @@ static int enter(struct nf_record_call *k, struct nf_record *r, const struct nf_
     if (e == 0) {
         enum nf_keeper_mode keeper = k->c->policy.keeper;
         bool shared = k->kind == 'o' && !k->alone && (nf_shared(k->fd) || k->forks != nf_fork_count());
-        if (!r->t->kept && (keeper == NF_KEEPER_ALWAYS || (keeper == NF_KEEPER_AUTO && shared)))
+        if ((keeper == NF_KEEPER_ALWAYS || (keeper == NF_KEEPER_AUTO && shared)) && !nf_tenure_kept(r->t))
             (void)nf_keeper_give(&r->t, 1);
         return 0;
     }
@@ -201,6 +203,7 @@ static int enter(struct nf_record_call *k, struct nf_record *r, const struct nf_
 /* Whatever may have arrived in Redis is undone in the background. A waiter asks again: that supersedes it. */
 void nf_record_undo(struct nf_record *r, const struct nf_ticket *ticket)
 {
+    nf_mutex_owed(&r->file->mu);
     if (r->dirty && !r->held.n && !ticket)
         nf_record_drop(r, true);
 }
@@ -217,11 +220,15 @@ static int try_with(struct nf_record_call *k, struct nf_record *r, const struct 
     if (e < 0)
         return e == -EAGAIN ? NF_TRY_KERNEL_BUSY : e;
     bool same = nf_ranges_cover(&r->held, k->start, k->end, k->mode) && !(weaker && nf_ranges_any(&r->held, k->start, k->end, 'x'));
-    if (same && r->t->listed && nf_left_ms(r->t->deadline_ms) > 0) {
+    nf_table_lock();
+    bool listed = r->t->listed;
+    bool good = listed && nf_left_ms(r->t->deadline_ms) > 0;
+    nf_table_unlock();
+    if (same && good) {
         nf_record_sync(r);
         return 0;
     }
-    if (weaker && r->t->listed) {
+    if (weaker && listed) {
         nf_ranges_set(&r->held, k->start, k->end, 's');
         tell_weaker(k, r, a);
         return nf_ranges_cover(&r->held, k->start, k->end, 's') ? 0 : -ENOLCK;
@@ -250,6 +257,7 @@ static int try_with(struct nf_record_call *k, struct nf_record *r, const struct 
 /* One try, under the file's mutex. */
 int nf_record_try(struct nf_record_call *k, struct nf_record *r, const struct nf_ticket *ticket, struct nf_range_answer *a)
 {
+    nf_mutex_owed(&r->file->mu);
     nf_rk_look_before(k, r);
     return try_with(k, r, ticket, a);
 }

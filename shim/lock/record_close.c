@@ -74,7 +74,7 @@ void nf_record_close_begin(unsigned first, unsigned last, struct nf_record_closi
     for (struct nf_record_file *f = next_concerned(NULL, first, last); f; f = next_concerned(f, first, last)) {
         struct nf_record *r;
         (void)nf_record_file_find(f->dev, f->ino); /* a reference that lasts until the end */
-        pthread_mutex_lock(&f->mu);
+        nf_mutex_lock(&f->mu);
         f->closing = NULL;
         *tail = f;
         tail = &f->closing;
@@ -84,7 +84,7 @@ void nf_record_close_begin(unsigned first, unsigned last, struct nf_record_closi
                 r->shared = nf_shared(r->fd);
                 r->next_fd = other >= 0 ? other : -1;
                 /* Perhaps not the last of its kind, and only the kernel will know: a keeper can wait for that, we cannot. */
-                if (other < 0 && r->shared && r->held.n && !r->t->kept && nf_config()->policy.keeper != NF_KEEPER_NEVER)
+                if (other < 0 && r->shared && r->held.n && nf_config()->policy.keeper != NF_KEEPER_NEVER && !nf_tenure_kept(r->t))
                     (void)nf_keeper_give(&r->t, 1);
             }
     }
@@ -105,7 +105,7 @@ static void end_file(struct nf_record_file *f, const struct nf_record_closing *c
             /* Another process may have the description: then nothing but a look at all the machine's locks can tell. */
             if (r->fd >= 0)
                 continue;
-            if (r->shared && r->t->kept) {
+            if (r->shared && nf_tenure_kept(r->t)) {
                 nf_record_leave(r);
                 continue;
             }
@@ -128,7 +128,7 @@ void nf_record_close_end(struct nf_record_closing *c, bool closed)
         next = f->closing;
         if (closed)
             end_file(f, c);
-        pthread_mutex_unlock(&f->mu);
+        nf_mutex_unlock(&f->mu);
         nf_record_file_put(f);
     }
     nf_loud(&c->quiet);
@@ -141,10 +141,10 @@ void nf_record_share(int fd)
     struct nf_record_file *f = nf_sys.fstat(fd, &st) == 0 ? nf_record_file_find(st.st_dev, st.st_ino) : NULL;
     if (!f)
         return;
-    pthread_mutex_lock(&f->mu);
+    nf_mutex_lock(&f->mu);
     struct nf_record *r = nf_record_find(f, 'o', fd);
-    if (r && r->held.n && !r->alone && !r->t->kept)
+    if (r && r->held.n && !r->alone && !nf_tenure_kept(r->t))
         (void)nf_keeper_give(&r->t, 1);
-    pthread_mutex_unlock(&f->mu);
+    nf_mutex_unlock(&f->mu);
     nf_record_file_put(f);
 }

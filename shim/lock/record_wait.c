@@ -20,11 +20,6 @@
 /* Redis takes a waiter that asks no more for one no longer than this, or its owner's lease. */
 #define NF_WAIT_KNOWN_MS 7000
 
-static struct nf_request waiting(const struct nf_record *r, const struct nf_ticket *ticket)
-{
-    return (struct nf_request){.names = r->t->names, .token = ticket->nonce, .mode = r->kind, .wait = true};
-}
-
 /* How long to sleep before asking again when nobody wakes us: the first in line watch the end of the holder's lease. */
 static int patience_ms(const struct nf_answer *a)
 {
@@ -54,21 +49,24 @@ static void cancel(const struct nf_record_call *k, struct nf_record *r, const st
 }
 
 /*
- * Waits in the kernel, for a process of this host. A circle that runs through other hosts the kernel cannot see: Redis is
- * told of our wait first, unless we hold nothing that anybody could wait for.
+ * A process of this host is in the way, and the kernel is to be waited for. A circle that runs through other hosts it cannot
+ * see: Redis is told of our wait first, unless we hold nothing that anybody could wait for. With the file's mutex.
  */
-static int kernel_wait(struct nf_record_call *k, struct nf_record *r, const struct nf_ticket *ticket, struct nf_range_answer *a)
+static int announce(struct nf_record_call *k, struct nf_record *r, const struct nf_ticket *ticket, struct nf_range_answer *a)
 {
     a->result = NF_RANGE_DONE;
-    if (k->kind == 'p' && nf_tenure_count() > 0) {
-        struct nf_range_request q = nf_record_request(k, r);
-        q.step = NF_STEP_KERNEL;
-        q.ticket = ticket->token;
-        nf_record_ask(k, &q, a);
-        k->queued = true;
-        if (a->result == NF_RANGE_DEADLOCK)
-            return -EDEADLK;
-    }
+    if (k->kind != 'p' || nf_tenure_count() == 0)
+        return NF_TRY_KERNEL_BUSY;
+    struct nf_range_request q = nf_record_request(k, r);
+    q.step = NF_STEP_KERNEL;
+    q.ticket = ticket->token;
+    nf_record_ask(k, &q, a);
+    k->queued = true;
+    return a->result == NF_RANGE_DEADLOCK ? -EDEADLK : NF_TRY_KERNEL_BUSY;
+}
+
+static int kernel_wait(struct nf_record_call *k)
+{
     nf_sigs_restore(k->mask);
     int e = nf_rk_set(k, k->piece_start, k->piece_end, k->mode, true);
     nf_sigs_block(NULL);
@@ -76,10 +74,11 @@ static int kernel_wait(struct nf_record_call *k, struct nf_record *r, const stru
     return e < 0 ? e : NF_TRY_AGAIN;
 }
 
-static int redis_wait(const struct nf_record_call *k, const struct nf_record *r, const struct nf_ticket *ticket, struct nf_answer *a,
+/* `t`: the owner's, as it was when Redis was asked. */
+static int redis_wait(const struct nf_record_call *k, const struct nf_tenure *t, const struct nf_ticket *ticket, struct nf_answer *a,
                       int *down_ms)
 {
-    struct nf_request q = waiting(r, ticket);
+    struct nf_request q = {.names = t->names, .token = ticket->nonce, .mode = t->mode, .wait = true};
     if (nf_sigs_interrupting(k->mask))
         return -EINTR;
     int e = nf_op_wait(&k->c->redis, &q, patience_ms(a), k->mask, a);
@@ -94,6 +93,37 @@ static int redis_wait(const struct nf_record_call *k, const struct nf_record *r,
     return NF_TRY_REDIS_DOWN;
 }
 
+/* A try has come to e: waits for what is in the way. Without the file's mutex. NF_TRY_AGAIN, -EDEADLK, or what is final. */
+static int wait_once(struct nf_record_call *k, int e, const struct nf_tenure *t, const struct nf_ticket *ticket, struct nf_range_answer *a,
+                     int *down_ms)
+{
+    if (e == NF_TRY_KERNEL_BUSY)
+        e = kernel_wait(k);
+    else if (e == NF_TRY_GRACE)
+        e = nf_grace_pause(k->c, a->a.left_ms, k->mask) < 0 ? -EINTR : NF_TRY_AGAIN;
+    else if (e == NF_TRY_REDIS_BUSY)
+        e = redis_wait(k, t, ticket, &a->a, down_ms);
+    if (e != NF_TRY_REDIS_DOWN)
+        return e;
+    nf_outage_began(k->c, a->a.why);
+    return k->c->policy.on_outage == NF_OUTAGE_ERROR ? -ENOLCK : nf_back_off(down_ms, k->mask) < 0 ? -EINTR : NF_TRY_AGAIN;
+}
+
+static struct nf_tenure *reference(struct nf_tenure *t)
+{
+    nf_table_lock();
+    nf_tenure_ref(t);
+    nf_table_unlock();
+    return t;
+}
+
+static void unreference(struct nf_tenure *t)
+{
+    nf_table_lock();
+    nf_tenure_unref(t);
+    nf_table_unlock();
+}
+
 /* F_SETLKW: tries, waits for what is in the way, tries again. The file's mutex is held between the waits. */
 static int wait_for(struct nf_record_call *k, struct nf_record *r, struct nf_range_answer *a)
 {
@@ -106,22 +136,16 @@ static int wait_for(struct nf_record_call *k, struct nf_record *r, struct nf_ran
         e = nf_record_try(k, r, &ticket, a);
         if (e <= 0 && e != -EDEADLK)
             break;
-        pthread_mutex_unlock(&k->file->mu);
-        if (e == NF_TRY_KERNEL_BUSY) {
-            e = kernel_wait(k, r, &ticket, a);
-        } else if (e == NF_TRY_GRACE) {
-            e = nf_grace_pause(k->c, a->a.left_ms, k->mask) < 0 ? -EINTR : NF_TRY_AGAIN;
-        } else if (e == NF_TRY_REDIS_BUSY) {
-            e = redis_wait(k, r, &ticket, &a->a, &down_ms);
-        }
-        if (e == NF_TRY_REDIS_DOWN) {
-            nf_outage_began(k->c, a->a.why);
-            e = k->c->policy.on_outage == NF_OUTAGE_ERROR ? -ENOLCK : nf_back_off(&down_ms, k->mask) < 0 ? -EINTR : NF_TRY_AGAIN;
-        }
+        if (e == NF_TRY_KERNEL_BUSY)
+            e = announce(k, r, &ticket, a);
+        struct nf_tenure *t = reference(r->t); /* another thread may give the owner a new one meanwhile */
+        nf_mutex_unlock(&k->file->mu);
+        e = wait_once(k, e, t, &ticket, a, &down_ms);
+        unreference(t);
         /* A circle may only seem to be one while the news of an unlock is on its way: a real one does not go away. */
         if (e == -EDEADLK && a->result == NF_RANGE_DEADLOCK && ++deadlocks < 3)
             e = nf_sleep(15, k->mask) < 0 ? -EINTR : NF_TRY_AGAIN;
-        pthread_mutex_lock(&k->file->mu);
+        nf_mutex_lock(&k->file->mu);
         (void)nf_record_check_lost(r);
     }
     if (k->queued) /* it failed, or another thread has got the range for all of us */

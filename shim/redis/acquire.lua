@@ -7,7 +7,8 @@
 -- 1 if the caller had the kernel's lock before: then a token of its identity is its own lock, which goes on,
 -- the server's run id and NETFLOCK_GRACE (run.lua)
 -- Returns {1, fence}, or {0, mode of the holder, a holder's token (one of the same identity first), ms after which to look
--- again (-1: the holder's lease never ends), waiters before me, Redis' time in ms}, or {-1, ms left of the grace}
+-- again (-1: the holder's lease never ends), waiters before me, Redis' time in ms, ms after which a grant that nobody has
+-- fetched is known to be a dead waiter's, or 0 where there is none}, or {-1, ms left of the grace}
 -- Asking again with the same token confirms a grant, keeps a place in the queue, and repeats a lost answer.
 -- Whoever is told to wait has an empty list: what it finds there later was sent after this answer.
 local key, fence_key, queue, alive = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -15,7 +16,7 @@ local token, mode, ttl, wait = ARGV[1], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local list = 'netflock:{' .. key .. '}:wait:' .. token
 --#include fence.lua
 --#include run.lua
-local grace_ms = grace(key, ARGV[8], ARGV[9], tonumber(ttl), false)
+local grace_ms = grace(key, ARGV[8], ARGV[9], false)
 if grace_ms == 0 and mode == 'x' and not (wait > 0 and redis.call('EXISTS', queue) == 1) and
     redis.call('SET', key, token, 'NX', 'PX', ttl) then
     -- It may have waited before: an old message must not make it look like one that has not fetched its grant.
@@ -88,6 +89,11 @@ end
 
 kind = redis.call('TYPE', key)['ok']
 local young, _
+-- One who only asks is not refused for a grant to a dead waiter; the living ones in the queue come first.
+if wait == 0 and grace_ms == 0 and (kind == 'string' or (kind == 'zset' and mode == 'x')) then
+    _, young = grant_waiters(fence_key, queue, alive, grant_ms, '')
+    kind = redis.call('TYPE', key)['ok']
+end
 if wait == 0 or joins then
     if mode == 'x' and kind == 'none' then
         redis.call('SET', key, token, 'PX', ttl)
@@ -124,4 +130,4 @@ elseif kind == 'zset' then
 end
 local left = redis.call('PTTL', key)
 if young and (left < 0 or young < left) then left = young end
-return {0, kind == 'string' and 'x' or 's', holder or '', left, redis.call('ZRANK', queue, me) or -1, now}
+return {0, kind == 'string' and 'x' or 's', holder or '', left, redis.call('ZRANK', queue, me) or -1, now, young or 0}

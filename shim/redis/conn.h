@@ -33,6 +33,7 @@ struct nf_conn {
     int timeout_ms;            /* what SO_RCVTIMEO and SO_SNDTIMEO are set to; 0 for none */
     struct nf_conn *next_open; /* every open connection, guarded by pool.c's mutex */
     struct nf_conn *next_idle; /* the idle ones, likewise */
+    int64_t idle_since_ms;     /* when it was put there */
 };
 
 /* One command: argv with lengths, since paths and tokens may hold any byte but NUL. */

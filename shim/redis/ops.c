@@ -59,19 +59,21 @@ static void read_acquire(const redisReply *r, struct nf_answer *a)
     const redisReply *left = nf_reply_element(r, 3, REDIS_REPLY_INTEGER);
     const redisReply *rank = nf_reply_element(r, 4, REDIS_REPLY_INTEGER);
     const redisReply *time = nf_reply_element(r, 5, REDIS_REPLY_INTEGER);
+    const redisReply *unfetched = nf_reply_element(r, 6, REDIS_REPLY_INTEGER);
     if (code && code->integer == 1 && fence && (size_t)fence->len < sizeof a->fence) {
         a->outcome = NF_GRANTED;
         nf_reply_copy(a->fence, sizeof a->fence, fence);
     } else if (code && code->integer == -1 && grace) {
         a->outcome = NF_GRACE;
         a->left_ms = grace->integer;
-    } else if (code && code->integer == 0 && fence && holder && left && rank && time) {
+    } else if (code && code->integer == 0 && fence && holder && left && rank && time && unfetched) {
         a->outcome = NF_BUSY;
         a->holder_mode = fence->len == 1 && fence->str[0] == 's' ? 's' : 'x';
         nf_reply_copy(a->holder, sizeof a->holder, holder);
         a->left_ms = left->integer;
         a->before_me = rank->integer;
         a->redis_ms = time->integer;
+        a->unfetched_ms = unfetched->integer;
     } else {
         nf_reply_error(a, NF_REFUSED, "Redis gave an answer of an unknown form");
     }
@@ -165,7 +167,7 @@ static void read_renewal(const redisReply *r, struct nf_renewal *out)
 /* NETFLOCK_GRACE as the scripts want it. */
 const char *nf_grace_arg(const struct nf_redis_opts *o)
 {
-    return o->grace == NF_GRACE_ALWAYS ? "2" : o->grace == NF_GRACE_AUTO ? "1" : "0";
+    return o->grace == NF_GRACE_OFF ? "0" : o->grace_arg;
 }
 
 /* A batch bounds what is in flight: neither side's socket buffer may fill while the other one writes. */

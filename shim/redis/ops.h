@@ -42,6 +42,7 @@ struct nf_answer {
     int64_t left_ms;           /* NF_BUSY: until it is worth to look again, mostly the end of the holder's lease; -1 never; NF_GRACE */
     int64_t redis_ms;          /* NF_BUSY: Redis' clock when it answered, in ms */
     int64_t before_me;         /* NF_BUSY: waiters ahead; -1 when not queued */
+    int64_t unfetched_ms;      /* NF_BUSY: it was granted to a waiter who, should he not come in so many ms, is dead; 0: not so */
     bool reached;              /* the request may have reached Redis, even if no answer came */
     bool told;                 /* nf_op_wait: a message came, not just the end of the time */
     int64_t grant_at_ms;       /* nf_op_wait: Redis' clock when it granted */

@@ -4,6 +4,7 @@
 #include "redis/pool.h"
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/sys.h"
 
 #include <errno.h>
@@ -12,32 +13,33 @@
 
 /* A process whose threads all lock at once needs no more connections than this to keep Redis busy. */
 #define IN_USE_MAX 16
+
+/* Threads that wait come back for a connection all the time. So an idle one is kept for a while, and a few for good. */
+#define IDLE_MS 5000
 #define IDLE_MAX 4
 
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static struct nf_mutex mu = NF_MUTEX_INITIALIZER;
 static pthread_cond_t freed = PTHREAD_COND_INITIALIZER;
 static struct nf_conn *open_list;
 static struct nf_conn *idle_list;
-static int n_open;
-static int n_idle;
 static int n_exchanging; /* calls inside nf_pool_exchange; waiters that took a connection for themselves do not count */
 
+/* Mutex held. */
 static void unlink_open(struct nf_conn *c)
 {
     struct nf_conn **p = &open_list;
+    nf_mutex_owed(&mu);
     while (*p && *p != c)
         p = &(*p)->next_open;
-    if (*p) {
+    if (*p)
         *p = c->next_open;
-        n_open--;
-    }
 }
 
 void nf_pool_drop(struct nf_conn *c)
 {
-    pthread_mutex_lock(&mu);
+    nf_mutex_lock(&mu);
     unlink_open(c);
-    pthread_mutex_unlock(&mu);
+    nf_mutex_unlock(&mu);
     nf_conn_close(c);
 }
 
@@ -45,40 +47,42 @@ void nf_pool_drop(struct nf_conn *c)
 static struct nf_conn *pop_idle(void)
 {
     struct nf_conn *c = idle_list;
-    if (c) {
+    nf_mutex_owed(&mu);
+    if (c)
         idle_list = c->next_idle;
-        n_idle--;
-    }
     return c;
 }
 
-/* One is kept for each that is in use: threads that wait come back for one all the time. What that leaves over when they
-   have gone is closed by twos. */
+/* The idle list begins with what was used last. Its end is closed: what nobody has needed for IDLE_MS. */
 void nf_pool_put(struct nf_conn *c)
 {
-    struct nf_conn *surplus[2] = {NULL, NULL};
-    pthread_mutex_lock(&mu);
+    int64_t now = nf_now_ms();
+    nf_mutex_lock(&mu);
+    c->idle_since_ms = now;
     c->next_idle = idle_list;
     idle_list = c;
-    n_idle++;
-    int n_used = n_open - n_idle;
-    int keep = n_used > IDLE_MAX ? n_used : IDLE_MAX;
-    for (int i = 0; i < 2 && n_idle > keep; i++) {
-        surplus[i] = pop_idle();
-        unlink_open(surplus[i]);
+    struct nf_conn **end = &idle_list;
+    for (int i = 0; *end && (i < IDLE_MAX || now - (*end)->idle_since_ms < IDLE_MS); i++)
+        end = &(*end)->next_idle;
+    struct nf_conn *surplus = *end;
+    *end = NULL;
+    for (c = surplus; c; c = c->next_idle)
+        unlink_open(c);
+    nf_mutex_unlock(&mu);
+    while (surplus) {
+        c = surplus;
+        surplus = c->next_idle;
+        nf_conn_close(c);
     }
-    pthread_mutex_unlock(&mu);
-    nf_conn_close(surplus[0]);
-    nf_conn_close(surplus[1]);
 }
 
 /* An idle connection, or NULL. */
 static struct nf_conn *take_idle(void)
 {
     for (;;) {
-        pthread_mutex_lock(&mu);
+        nf_mutex_lock(&mu);
         struct nf_conn *c = pop_idle();
-        pthread_mutex_unlock(&mu);
+        nf_mutex_unlock(&mu);
         if (!c || nf_conn_ours(c))
             return c;
         nf_pool_drop(c); /* the host has closed it */
@@ -105,11 +109,10 @@ struct nf_conn *nf_pool_take(const struct nf_redis_opts *opts, int64_t deadline_
     c = nf_conn_open(opts, deadline_ms, err, why, why_size);
     if (!c)
         return NULL;
-    pthread_mutex_lock(&mu);
+    nf_mutex_lock(&mu);
     c->next_open = open_list;
     open_list = c;
-    n_open++;
-    pthread_mutex_unlock(&mu);
+    nf_mutex_unlock(&mu);
     return c;
 }
 
@@ -131,7 +134,7 @@ static int try_exchange(struct nf_conn *c, const struct nf_cmd *cmds, size_t n, 
 static int enter(int64_t deadline_ms)
 {
     int r = 0;
-    pthread_mutex_lock(&mu);
+    nf_mutex_lock(&mu);
     while (n_exchanging >= IN_USE_MAX && r == 0) {
         struct timespec until;
         int left = nf_left_ms(deadline_ms);
@@ -143,20 +146,20 @@ static int enter(int64_t deadline_ms)
         int64_t ns = until.tv_nsec + (int64_t)(left < 100 ? left : 100) * 1000000;
         until.tv_sec += ns / 1000000000;
         until.tv_nsec = ns % 1000000000;
-        (void)pthread_cond_timedwait(&freed, &mu, &until);
+        (void)nf_mutex_wait(&mu, &freed, &until);
     }
     if (r == 0)
         n_exchanging++;
-    pthread_mutex_unlock(&mu);
+    nf_mutex_unlock(&mu);
     return r;
 }
 
 static void leave(void)
 {
-    pthread_mutex_lock(&mu);
+    nf_mutex_lock(&mu);
     n_exchanging--;
     pthread_cond_signal(&freed);
-    pthread_mutex_unlock(&mu);
+    nf_mutex_unlock(&mu);
 }
 
 int nf_pool_exchange(const struct nf_redis_opts *opts, const struct nf_cmd *cmds, size_t n, redisReply **replies, int64_t deadline_ms,
@@ -196,11 +199,11 @@ int nf_pool_exchange(const struct nf_redis_opts *opts, const struct nf_cmd *cmds
 void nf_pool_trim(void)
 {
     for (;;) {
-        pthread_mutex_lock(&mu);
+        nf_mutex_lock(&mu);
         struct nf_conn *c = pop_idle();
         if (c)
             unlink_open(c);
-        pthread_mutex_unlock(&mu);
+        nf_mutex_unlock(&mu);
         if (!c)
             return;
         nf_conn_close(c);
@@ -209,12 +212,12 @@ void nf_pool_trim(void)
 
 void nf_pool_fork_prepare(void)
 {
-    pthread_mutex_lock(&mu);
+    nf_mutex_lock(&mu);
 }
 
 void nf_pool_fork_parent(void)
 {
-    pthread_mutex_unlock(&mu);
+    nf_mutex_unlock(&mu);
 }
 
 /* The structs of connections that were in use by other threads of the parent are left alone: their readers may have
@@ -226,9 +229,7 @@ void nf_pool_fork_child(void)
             (void)nf_sys.close(c->fd);
     open_list = NULL;
     idle_list = NULL;
-    n_open = 0;
-    n_idle = 0;
     n_exchanging = 0;
-    (void)pthread_mutex_init(&mu, NULL);
+    nf_mutex_init(&mu);
     (void)pthread_cond_init(&freed, NULL);
 }

@@ -1,7 +1,8 @@
 /*
  * The process's connections to Redis: a few idle ones are kept, the number in use is bounded.
  *
- * The pool's mutex guards its lists and is never held over I/O. It nests inside no other and holds no other.
+ * The pool's mutex guards its lists and is never held over I/O. No other is taken under it. It nests inside a file's of
+ * record locks, and inside the table's around fork() alone.
  * A forked child drops all it inherited (nf_pool_fork_child).
  */
 #ifndef NF_REDIS_POOL_H

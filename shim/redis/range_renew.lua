@@ -5,7 +5,7 @@
 --#include run.lua
 local id, ttl = id_of(ARGV[1]), tonumber(ARGV[2])
 local seq, token = seq_of(id)
-local in_grace = grace(file, ARGV[3], ARGV[4], ttl, true) > 0
+local in_grace = grace(file, ARGV[3], ARGV[4], true) > 0
 redis.call('EXPIRE', prefix .. 'run', 86400)
 if not seq then return {in_grace and ARGV[5] ~= '1' and 3 or 0, ''} end
 note(id, string.format('%.0f', seq), token, ttl)

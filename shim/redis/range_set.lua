@@ -35,7 +35,7 @@ end
 local stored = seq_of(id)
 if step ~= 'c' and step ~= 'k' then
     if stored and stored > seq then return {3} end
-    local grace_ms = grace(file, ARGV[12], ARGV[13], ttl, mode ~= 'u' and holds and not stored)
+    local grace_ms = grace(file, ARGV[12], ARGV[13], mode ~= 'u' and holds and not stored)
     if mode ~= 'u' and grace_ms > 0 and not weaker() then return {5, grace_ms} end
     if mode ~= 'u' and holds and not stored then return {4} end
 end

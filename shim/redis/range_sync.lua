@@ -11,7 +11,7 @@ local id = id_of(token)
 purge(id)
 local stored = seq_of(id)
 if ARGV[7] == '1' and not stored then
-    if grace(file, ARGV[5], ARGV[6], ttl, true) == 0 then return 0 end
+    if grace(file, ARGV[5], ARGV[6], true) == 0 then return 0 end
     for mode, a, b in string.gmatch(ARGV[4], '([xs]) (%x+) (%x+)') do
         if conflicts(ranges, a, b, mode, base_of(id))[1] then return 0 end
     end

@@ -4,7 +4,7 @@
 -- {0, a token that holds it now, or ''}: lost.
 local key, token, ttl = KEYS[1], ARGV[1], tonumber(ARGV[3])
 --#include run.lua
-local in_grace = grace(key, ARGV[6], ARGV[7], ttl, true) > 0 and ARGV[8] ~= '1'
+local in_grace = grace(key, ARGV[6], ARGV[7], true) > 0 and ARGV[8] ~= '1'
 redis.call('EXPIRE', 'netflock:{' .. key .. '}:run', 86400)
 local kind = redis.call('TYPE', key)['ok']
 local t = redis.call('TIME')

@@ -6,6 +6,7 @@
 #include "redis/resolve.h"
 
 #include "base/clock.h"
+#include "base/mutex.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -18,7 +19,7 @@
 #include <string.h>
 
 struct job {
-    pthread_mutex_t mu;
+    struct nf_mutex mu;
     pthread_cond_t done_cond;
     int refs;
     bool done;
@@ -54,10 +55,11 @@ static int look_up(const char *host, const char *port, int flags, struct nf_addr
 /* Gives up one of the two claims; called with job->mu held, which it releases. */
 static void leave(struct job *job)
 {
+    nf_mutex_owed(&job->mu);
     bool last = --job->refs == 0;
-    pthread_mutex_unlock(&job->mu);
+    nf_mutex_unlock(&job->mu);
     if (last) {
-        pthread_mutex_destroy(&job->mu);
+        nf_mutex_destroy(&job->mu);
         pthread_cond_destroy(&job->done_cond);
         free(job);
     }
@@ -68,7 +70,7 @@ static void *run(void *arg)
     struct job *job = arg;
     struct nf_addrs addrs;
     int r = look_up(job->host, job->port, 0, &addrs);
-    pthread_mutex_lock(&job->mu);
+    nf_mutex_lock(&job->mu);
     job->err = r;
     job->addrs = addrs;
     job->done = true;
@@ -85,7 +87,7 @@ static struct job *start(const char *host, const char *port)
     struct job *job = calloc(1, sizeof *job);
     if (!job)
         return NULL;
-    pthread_mutex_init(&job->mu, NULL);
+    nf_mutex_init(&job->mu);
     pthread_condattr_init(&cattr);
     pthread_condattr_setclock(&cattr, CLOCK_MONOTONIC);
     pthread_cond_init(&job->done_cond, &cattr);
@@ -169,10 +171,10 @@ int nf_resolve(const char *host, uint16_t port, int64_t deadline_ms, struct nf_a
         until.tv_sec++;
         until.tv_nsec -= 1000000000L;
     }
-    pthread_mutex_lock(&job->mu);
+    nf_mutex_lock(&job->mu);
     int r = 0;
     while (!job->done && r == 0)
-        r = pthread_cond_timedwait(&job->done_cond, &job->mu, &until);
+        r = nf_mutex_wait(&job->mu, &job->done_cond, &until);
     r = job->done ? job->err : -ETIMEDOUT;
     if (r == 0)
         *out = job->addrs;

@@ -1,9 +1,11 @@
 -- Included by the scripts that grant or renew: has Redis been restarted, failed over or emptied since the file was last used?
 -- Then it may have forgotten a grant. For one TTL, the grace, only renewals may take the file: its holders come first.
 -- netflock:{FILE}:run   the server's run id (cut), during the grace followed by : and its end in ms
--- run: the caller's server, '' not known. setting: 0 off, 1 auto, 2 always. Returns the ms that are left of the grace.
-local function grace(name, run, setting, ttl, renewing)
-    if run == '' or setting == '0' then return 0 end
+-- run: the caller's server, '' not known. how: 0 off, 1 auto, 2 always, then a colon and its length in ms: the lease that is
+-- configured for all, which this caller's own may be shorter than. Returns the ms that are left of the grace.
+local function grace(name, run, how, renewing)
+    if run == '' or how == '0' then return 0 end
+    local setting, ttl = string.match(how, '^(%d):(%d+)$')
     local note = 'netflock:{' .. name .. '}:run'
     local seen = redis.call('GET', note)
     if seen == run then return 0 end

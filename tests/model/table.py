@@ -75,9 +75,6 @@ class Model:
         for f in self.held:
             self.held[f].pop(a.owner, None)
 
-    def any_mixed(self):
-        return any(d.mixed and d.refs for d in self.descriptions.values())
-
     def resolve(self, d, whence, start, length):
         """The range as (start, end); None if the kernel refuses it."""
         at = {"set": 0, "cur": d.desc.pos, "end": self.size[d.desc.file]}.get(whence)

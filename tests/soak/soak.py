@@ -265,7 +265,7 @@ class Soak:
 
     def settle(self):
         """Waits until all have ended by themselves; returns what is left, in words."""
-        limit = time.monotonic() + 2 * self.o.ttl + 12
+        limit = time.monotonic() + 2 * self.o.ttl + 30
         while time.monotonic() < limit:
             self.reap()
             self.tail_log()
@@ -297,7 +297,7 @@ class Soak:
                 if not k:match(":r?fence$") and not k:match(":run$") then r[#r + 1] = k .. " " .. redis.call("PTTL", k) .. "ms" end
             end
             return r"""
-        limit = time.monotonic() + self.o.ttl + 8
+        limit = time.monotonic() + self.o.ttl + 30
         while True:
             keys = self.redis_cli("--raw", "eval", script, "0").split("\n")
             keys = [k for k in keys if k]

@@ -4,11 +4,11 @@
 
 writer() { H "${1:-2}" flock -n "$F" true; echo $?; }
 reader() { H "${1:-2}" flock -n -s "$F" true; echo $?; }
-soon_free() { must '[ "$(busy "$F")" = 0 ]' 1 "$1 frees the file for the other host at once;"; assertNoKeys; }
+soon_free() { must "! held $F" '' "$1 frees the file for the other host;"; assertEquals "$1" 0 "$(busy "$F")"; assertNoKeys; }
 
 # An actor on host 1 that holds F by its descriptor x.
 holder() {
-	actor a 1 NETFLOCK_TTL=20s NETFLOCK_ON_LOST=log
+	actor a 1 NETFLOCK_ON_LOST=log
 	assertEquals OK "$(ask a "${1:-open}" x ${2-c} "$F")"
 	assertEquals OK "$(ask a flock x "${3:-EX}")"
 	assertEquals "held" 1 "$(busy "$F")"
@@ -42,10 +42,10 @@ test_the_same_operation_twice_changes_nothing() {
 
 test_a_failed_upgrade_has_dropped_the_shared_lock_as_in_the_kernel() {
 	holder open c SH
-	spawn 2 flock -s "$F" sleep 30
+	spawn 2 flock -s "$F" sleep 300
 	must '[ "$(R zcard "lock:$F")" = 2 ]'
 	assertEquals EAGAIN "$(ask a flock x 'EX|NB')"
-	must '[ "$(R zcard "lock:$F")" = 1 ]' 2 "only host 2's shared lock is left;"
+	must '[ "$(R zcard "lock:$F")" = 1 ]' '' "only host 2's shared lock is left;"
 	kill_strays_of_host2
 	assertNoKeys
 }
@@ -60,44 +60,11 @@ test_two_hosts_that_upgrade_at_once_do_not_deadlock() {
 	tell a flock x EX; tell b flock x EX
 	# Each drops its shared lock before it asks for the other, so one gets in, and the other when that is done.
 	local first='' second=b
-	must 'read -r -t 0 -u "${ACT_OUT[a]}" || read -r -t 0 -u "${ACT_OUT[b]}"' 4 "one of them gets in;"
+	must 'read -r -t 0 -u "${ACT_OUT[a]}" || read -r -t 0 -u "${ACT_OUT[b]}"' '' "one of them gets in;"
 	if read -r -t 0 -u "${ACT_OUT[a]}"; then first=a; else first=b second=a; fi
 	assertEquals OK "$(reply $first)"
 	ask $first flock x UN >/dev/null
-	assertEquals OK "$(reply $second 4)"
-}
-
-# The same by programs that are gone when their lock is converted: each flock is a process of its own.
-test_two_shells_that_upgrade_at_once_are_both_done_soon() {
-	local h p1 p2
-	for h in 1 2; do
-		spawn $h bash -c "exec 9>$F; flock -s 9; touch $W/shared/s$h; until [ -e $W/shared/s1 ] && [ -e $W/shared/s2 ]; do sleep 0.02; done
-			flock -x 9 && mkdir $W/shared/alone && sleep 0.3 && rmdir $W/shared/alone"
-		eval "p$h=$PID"
-	done
-	must "[ -e $W/shared/s1 ] && [ -e $W/shared/s2 ]"
-	timed wait "$p1" "$p2"; assertEquals 0 $RC
-	wait "$p1"; assertEquals "the first one, alone inside" 0 $?
-	assertBetween "milliseconds" 0 3000 $MS
-	assertNoKeys
-}
-
-test_a_shell_s_failed_upgrade_leaves_nothing_in_redis() {
-	spawn 2 flock -s "$F" sleep 30; local p=$PID
-	wait_held "$F"
-	spawn 1 bash -c "exec 9>$F; flock -s 9; flock -n -x 9; echo \$? >$W/shared/status; mkdir $W/shared/tried; sleep 30"
-	must '[ -d $W/shared/tried ]'
-	assertEquals "the upgrade" 1 "$(cat "$W/shared/status")"
-	must '[ "$(R zcard "lock:$F")" = 1 ]' 2 "only host 2 is left;"
-	pkill -P "$p"; { wait "$p"; } 2>/dev/null
-	assertEquals "the shell holds nothing" 0 "$(busy "$F" 3)"
-	assertNoKeys
-}
-
-test_an_upgrade_by_another_process_on_the_same_descriptor_holds() {
-	spawn 1 bash -c "exec 9>$F; flock -s 9; flock -x 9; touch $W/shared/up; sleep 30"
-	must '[ -e $W/shared/up ]'
-	assertEquals "a reader on another host" 1 "$(reader)"
+	assertEquals OK "$(reply $second)"
 }
 
 test_unlocking_through_a_duplicate_frees_the_other_host() {
@@ -207,11 +174,12 @@ test_errno_is_untouched_by_success() {
 	done
 }
 
+# (asan: no: the same few calls many times)
 test_would_block_is_said_only_when_somebody_holds_it() {
 	local i
 	actor a 1; actor b 2
 	ask a open x c "$F" >/dev/null; ask b open x c "$F" >/dev/null
-	for i in $(seq 60); do
+	for i in $(seq 20); do
 		assertEquals "round $i" OK "$(ask a flock x 'EX|NB')" || break
 		assertEquals "round $i" EAGAIN "$(ask b flock x 'EX|NB')" || break
 		assertEquals "round $i" OK "$(ask a flock x UN)" || break
@@ -242,17 +210,15 @@ test_odd_operations_get_the_kernel_s_answers() {
 # flock(1) on a shell's descriptor: each operation is another process, which is gone when the next one comes.
 
 test_an_upgrade_by_another_process_outlives_leases() {
-	local end
-	spawn 1 NETFLOCK_TTL=600ms bash -c "exec 9>$F; flock -s 9; flock -x 9; touch $W/shared/up2; sleep 30"
+	spawn 1 NETFLOCK_TTL=1s bash -c "exec 9>$F; flock -s 9; flock -x 9; touch $W/shared/up2; sleep 300"
 	must '[ -e $W/shared/up2 ]'
-	end=$(($(now_ms) + 2000))
-	while [ "$(now_ms)" -lt $end ]; do
-		assertEquals "a reader on another host" 1 "$(reader)" || break
-	done
+	assertEquals "a reader on another host" 1 "$(reader)"
+	stays '[ "$(R type "lock:$F")" = string ]' 1500 "still exclusive:"
+	assertEquals "a reader on another host, later" 1 "$(reader)"
 }
 
 test_a_failed_upgrade_by_another_process_leaves_nothing() {
-	spawn 2 flock -s "$F" sleep 30
+	spawn 2 flock -s "$F" sleep 300
 	must '[ "$(R zcard "lock:$F")" = 1 ]'
 	local reader2=$PID
 	spawn 1 bash -c "exec 9>$F; flock -s 9; flock -n -x 9; echo \$? >$W/shared/refused; until [ -e $W/shared/over ]; do sleep 0.02; done"
@@ -260,44 +226,50 @@ test_a_failed_upgrade_by_another_process_leaves_nothing() {
 	must '[ -s $W/shared/refused ]'
 	assertEquals 1 "$(cat "$W/shared/refused")"
 	bare 1 flock -n "$F" true; assertEquals "the kernel has dropped the shared lock" 0 $?
-	must '[ "$(R zcard "lock:$F")" = 1 ]' 1 "only host 2's shared lock is left;"
+	must '[ "$(R zcard "lock:$F")" = 1 ]' '' "only host 2's shared lock is left;"
 	kill_strays_of_host2
-	must '[ -z "$(leftover_keys)" ]' 1 "nothing stays in Redis while the shell lives;"
+	must '[ -z "$(leftover_keys)" ]' '' "nothing stays in Redis while the shell lives;"
 	assertEquals "a writer" 0 "$(writer 3)"
 	touch "$W/shared/over"; wait $shell
 	rm -f "$W/shared/over" "$W/shared/refused"
 }
 
-test_two_shells_that_upgrade_at_once_are_both_done_soon_and_one_at_a_time() {
-	local h p1='' p2='' t
+# Neither waits for the end of the other's lease: that does not come during the test.
+# (asan: no: as two hosts above, and each step of a shell's in the tests before)
+test_two_shells_that_upgrade_at_once_get_in_one_after_the_other() {
+	local h p1='' p2=''
 	# What each does when it has upgraded: it notes that it is inside, and alone.
 	cat >"$W/upgrade" <<-S
 		exec 9>$F; flock -s 9; touch $W/shared/reads\$HOSTN
 		until [ -e $W/shared/reads1 ] && [ -e $W/shared/reads2 ]; do sleep 0.01; done
-		flock -x 9; mkdir $W/shared/inside || exit 9; sleep 0.5; rmdir $W/shared/inside
+		flock -x 9; mkdir $W/shared/inside || exit 9; sleep 0.3; rmdir $W/shared/inside
 		echo \$HOSTN >>$W/shared/upgraded
 	S
-	t=$(now_ms)
 	for h in 1 2; do spawn $h bash "$W/upgrade"; eval "p$h=$PID"; done
+	must '[ -e $W/shared/upgraded ] && [ "$(count <"$W/shared/upgraded")" = 2 ]'
 	wait "$p1"; assertEquals "host 1" 0 $?
 	wait "$p2"; assertEquals "host 2" 0 $?
-	assertBetween "milliseconds" 1000 4000 $(($(now_ms) - t))
 	assertEquals "1 2" "$(sort "$W/shared/upgraded" | paste -sd' ')"
 	assertNoKeys
 }
 
+# A waiting reader would ask again by itself in a second or more: it is the message that lets it in.
 test_a_downgrade_by_another_process_lets_waiting_readers_of_another_host_in_at_once() {
-	local t
-	spawn 1 NETFLOCK_TTL=20s bash -c "exec 9>$F; flock -x 9; touch $W/shared/ex; until [ -e $W/shared/down ]; do sleep 0.01; done
-		flock -s 9; touch $W/shared/sh; sleep 30"
+	spawn 1 bash -c "exec 9>$F; flock -x 9; touch $W/shared/ex; until [ -e $W/shared/down ]; do sleep 0.01; done
+		flock -s 9; touch $W/shared/sh; sleep 300"
 	must '[ -e $W/shared/ex ]'
 	assertEquals 1 "$(reader)"
-	spawn 2 NETFLOCK_TTL=20s flock -s "$F" touch "$W/shared/read"
+	R config set notify-keyspace-events El >/dev/null
+	R psubscribe '__keyevent@0__:rpush' >"$W/pushed" &
+	must 'grep -q psubscribe "$W/pushed"'
+	spawn 2 flock -s "$F" touch "$W/shared/read"
 	must '[ "$(R zcard "netflock:{lock:$F}:queue")" = 1 ]'
+	assertFalse "it has not read" "[ -e $W/shared/read ]"
 	touch "$W/shared/down"
-	must '[ -e $W/shared/sh ]'; t=$(now_ms)
-	must '[ -e $W/shared/read ]' 2 "the reader that waited;"
-	assertBetween "milliseconds" 0 1000 $(($(now_ms) - t))
+	must '[ -e $W/shared/read ]' '' "the reader that waited is in;"
+	must 'grep -q "^netflock:{lock:$F}:wait:" "$W/pushed"' '' "the downgrade has sent it a message;"
+	R config set notify-keyspace-events '' >/dev/null
+	must '[ -e $W/shared/sh ]'
 	assertEquals "a new reader" 0 "$(reader 3)"
 	assertEquals "a writer" 1 "$(writer 3)"
 }

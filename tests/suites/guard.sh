@@ -1,56 +1,48 @@
 #!/bin/bash
 # A keeper that is killed while programs still hold what it keeps: its guard takes its place, and nobody is let in.
+#
+# That the guard has it is seen at the end: leases do not end here by themselves, and nobody else frees it.
 . "$(dirname "$0")/../lib.sh"
 
-export NF_TTL=600ms
 LOG=$W/shared/log
 
-# held_on MESSAGE: for three leases, without a gap.
-held_on() {
-	local end=$(($(now_ms) + 1800))
-	while [ "$(now_ms)" -lt $end ]; do held "$F" || { fail "$1: the key is gone"; return; }; sleep 0.02; done
-	assertEquals "$1: another host" 1 "$(busy "$F")"
-}
 end_all() { local p; for p in $(strays); do is_keeper "$p" || kill -KILL "$p" 2>/dev/null; done; }
-freed() { must '[ "$(busy "$F")" = 0 ]' 2 "freed at the end:"; assertNoKeys; must '[ -z "$(keepers)$(guards)" ]' 3 "no keeper is left;"; }
-guarded() { must '[ "$(keepers | count) $(guards | count)" = "1 1" ]' 5 "a keeper with its guard;"; }
+freed() { freed_by "${1:-end_all}"; must '[ -z "$(keepers)$(guards)" ]' $PATIENCE "no keeper is left;"; }
+kill_keeper() {
+	local k; k=$(keepers)
+	kill -KILL "$k"
+	must '[ -n "$(keepers)" ] && ! keepers | grep -qx '"$k" $PATIENCE "another keeper;"
+	guarded
+}
 
 # A shell holds the lock; the program that took it is gone.
 shell_holds() { spawn 1 NETFLOCK_LOG="$LOG" "$@" bash -c "exec 9>$F; flock ${MODE:-} 9; sleep 60 & sleep 60"; wait_held "$F"; guarded; }
 
-test_a_lock_in_a_shell_outlives_its_keeper_again_and_again() {
-	local i k
+test_a_lock_in_a_shell_outlives_its_keeper_again_and_again_with_its_token_and_fence() {
+	local i t f
 	rm -f "$LOG"
-	shell_holds
-	for i in 1 2 3; do
-		k=$(keepers)
-		kill -KILL "$k"
-		held_on "round $i"
-		guarded
-		assertNotEquals "another keeper" "$k" "$(keepers)"
+	shell_holds NETFLOCK_TTL=1s
+	t=$(R get "lock:$F"); f=$(fence_of "$F")
+	for i in 1 2; do
+		kill_keeper
+		keeps "$F" 1500 "round $i"
+		assertEquals "round $i: another host" 1 "$(busy "$F")"
+		assertEquals "round $i" "$t" "$(R get "lock:$F")"
+		assertEquals "round $i" "$f" "$(fence_of "$F")"
 	done
-	assertEquals "it is said, each time" 3 "$(grep -c 'was killed' "$LOG")"
+	assertEquals "it is said, each time" 2 "$(grep -c 'was killed' "$LOG")"
 	assertFalse "nothing is lost" "grep -q lost '$LOG'"
-	end_all; freed
+	freed
 }
 
-test_the_token_and_the_fence_stay_when_a_guard_takes_over() {
-	shell_holds
-	local t f
-	t=$(R get "lock:$F"); f=$(R get "netflock:{lock:$F}:fence")
-	kill -KILL "$(keepers)"
-	held_on "the keeper is killed"
-	assertEquals "$t" "$(R get "lock:$F")"
-	assertEquals "$f" "$(R get "netflock:{lock:$F}:fence")"
-	end_all; freed
-}
-
+# asan: no: a reader's take-over runs in the tests of what is handed over
 test_a_reader_s_lock_outlives_its_keeper() {
-	MODE=-s shell_holds
-	kill -KILL "$(keepers)"
-	held_on "a reader"
+	MODE=-s shell_holds NETFLOCK_TTL=1s
+	kill_keeper
+	keeps "$F" 1500 "a reader"
+	H 2 flock -n "$F" true; assertEquals "a writer on another host" 1 $?
 	H 2 flock -n -s "$F" true; assertEquals "a reader on another host" 0 $?
-	end_all; freed
+	freed
 }
 
 test_a_guard_that_is_killed_is_replaced() {
@@ -58,60 +50,61 @@ test_a_guard_that_is_killed_is_replaced() {
 	shell_holds
 	g=$(guards)
 	kill -KILL "$g"
-	must '[ -n "$(guards)" ] && [ "$(guards)" != "$g" ]' 5 "another guard;"
+	must '[ -n "$(guards)" ] && ! guards | grep -qx '"$g" $PATIENCE "another guard;"
 	assertEquals "zombies" "" "$(ps -o stat= --ppid "$(keepers)" | grep Z)"
-	kill -KILL "$(keepers)"
-	held_on "after both"
-	end_all; freed
+	kill_keeper
+	freed
 }
 
 test_a_lock_that_ends_at_the_same_time_as_its_keeper_is_freed() {
-	NF_TTL=20s shell_holds
+	shell_holds
 	kill -STOP "$(keepers)"
 	end_all
-	kill -KILL "$(keepers)"
-	freed
+	freed 'kill -KILL "$(keepers)"'
 }
 
 test_what_is_handed_over_after_a_take_over_goes_to_the_new_keeper() {
 	MODE=-s shell_holds
-	kill -KILL "$(keepers)"; guarded
+	kill_keeper
 	spawn 1 bash -c "exec 9>$F; flock -s 9; mkdir $W/shared/second; sleep 60"
 	must '[ -d $W/shared/second ]'
 	guarded
-	assertEquals "one token" 1 "$(R zcard "lock:$F")"
-	end_all; freed
+	must '[ "$(R zcard "lock:$F")" = 1 ]' $PATIENCE "one token:"
+	freed
 	rmdir "$W/shared/second"
 }
 
 test_a_keeper_that_was_started_in_between_gets_the_guard_s_locks() {
 	MODE=-s shell_holds
-	local g
-	g=$(guards)
+	local g k
+	g=$(guards) k=$(keepers)
 	kill -STOP "$g"
-	kill -KILL "$(keepers)"
-	spawn 1 bash -c "exec 9>$F; flock -s 9; mkdir $W/shared/third; sleep 60"; local p=$PID
+	kill -KILL "$k"
+	must '! keepers | grep -qx '"$k"
+	spawn 1 bash -c "exec 9>$F; flock -s 9; mkdir $W/shared/third; exec sleep 60"; local p=$PID
 	must '[ -d $W/shared/third ]'
 	kill -CONT "$g"
-	must '! is_keeper $g' 3 "the guard has nothing to do any more;"
+	must '! is_keeper $g' $PATIENCE "the guard has nothing to do any more;"
 	guarded
-	{ kill -KILL $p; pkill -KILL -P $p; wait $p; } 2>/dev/null
-	held_on "the first reader"
-	end_all; freed
+	{ kill -KILL $p; wait $p; } 2>/dev/null
+	must '[ "$(R zcard "lock:$F")" = 1 ]' $PATIENCE "one token:"
+	H 2 flock -n "$F" true; assertEquals "the first reader has it" 1 $?
+	freed # the first one's token, too
 	rmdir "$W/shared/third"
 }
 
 test_a_stand_in_s_lock_outlives_its_keeper_and_still_ends() {
+	shell_holds NETFLOCK_LOCAL=off NETFLOCK_TTL=1s
+	kill_keeper
+	keeps "$F" 1500 "a stand-in"
+	freed
 	shell_holds NETFLOCK_LOCAL=off
-	kill -KILL "$(keepers)"
-	held_on "a stand-in"
-	end_all; freed
-	shell_holds NETFLOCK_LOCAL=off
-	end_all; freed
+	freed
 }
 
+# asan: no: the paths of one file, many times
 test_a_keeper_of_many_files_is_replaced_for_all_of_them() {
-	local i
+	local files=("$F"{0..19})
 	spawn 1 python3 -c 'if 1:
 		import fcntl, os, sys, time
 		fs = [open("%s%d" % (sys.argv[1], i), "a") for i in range(20)]
@@ -120,13 +113,9 @@ test_a_keeper_of_many_files_is_replaced_for_all_of_them() {
 		os._exit(0)' "$F"
 	wait $PID
 	guarded
-	kill -KILL "$(keepers)"
-	guarded
-	sleep 1.8 # three leases
-	for i in 0 7 19; do assertEquals "file $i" 1 "$(busy "$F$i")"; done
+	kill_keeper
 	assertEquals 20 "$(leftover_keys | count)"
-	end_all
-	assertNoKeys
+	freed_by end_all "${files[@]}"
 }
 
 . /usr/share/shunit2/shunit2

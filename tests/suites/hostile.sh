@@ -14,7 +14,7 @@ test_a_program_that_closes_everything_and_opens_its_own_files_keeps_its_lock_and
 		        except OSError: pass
 		files = [os.open("%s/data%d" % (sys.argv[2], i), os.O_RDWR | os.O_CREAT | os.O_TRUNC) for i in range(20)]
 		open(sys.argv[2] + "/in", "w").close()
-		end = time.time() + 6
+		end = time.time() + 2.5
 		while time.time() < end:
 		    for i, f in enumerate(files): os.pwrite(f, b"%d" % i, 0)
 		    time.sleep(0.1)
@@ -25,9 +25,9 @@ test_a_program_that_closes_everything_and_opens_its_own_files_keeps_its_lock_and
 		open(sys.argv[2] + "/fine", "w").close()
 		time.sleep(60)
 	S
-	spawn 1 NETFLOCK_TTL=2s python3 "$W/closer.py" "$F" "$W/shared"
+	spawn 1 NETFLOCK_TTL=1s python3 "$W/closer.py" "$F" "$W/shared"
 	must '[ -e $W/shared/in ]'
-	must '[ -e $W/shared/fine ]' 12
+	must '[ -e $W/shared/fine ]'
 	assertEquals 1 "$(busy "$F")"
 }
 
@@ -58,23 +58,23 @@ test_ulimit_n_64_is_enough() {
 }
 
 test_bash_redirections_after_a_lock() {
-	spawn 1 NETFLOCK_TTL=800ms bash -c "exec 9>$F; flock 9; exec 3>/dev/null 4>/dev/null 10>/dev/null 63>/dev/null 255>/dev/null
+	spawn 1 NETFLOCK_TTL=1s bash -c "exec 9>$F; flock 9; exec 3>/dev/null 4>/dev/null 10>/dev/null 63>/dev/null 255>/dev/null
 		touch $W/shared/bash; sleep 30"
 	must '[ -e $W/shared/bash ]'
-	local end=$(($(now_ms) + 2000))
-	while [ "$(now_ms)" -lt $end ]; do held "$F" || { fail "the key is gone"; break; }; sleep 0.05; done
+	keeps "$F" 1500
 }
 
 test_a_server_that_hangs_up_kills_no_program() {
 	# A write to a closed connection is SIGPIPE, by default the end.
-	# The new server knows nothing of the lock: that is a loss, and by default the end too.
-	actor a 1 NETFLOCK_TTL=600ms NETFLOCK_ON_LOST=log
+	# The new server knows nothing of the lock: that may be a loss, and by default the end too.
+	actor a 1 NETFLOCK_TTL=1s NETFLOCK_ON_LOST=log 2>"$W/err"
 	ask a open x c "$F" >/dev/null; ask a open y c "$D/y" >/dev/null
 	assertEquals OK "$(ask a flock x EX)"
 	redis_stop
 	ask a close y >/dev/null
 	redis_start
-	must 'kill -0 ${ACT_PID[a]}' 1
+	must 'held "$F" || grep -q "lost the lock" "$W/err"' # it has been at the server
+	assertTrue "it lives" 'kill -0 ${ACT_PID[a]}'
 	ask a open z c "$D/z" >/dev/null
 	assertEquals OK "$(ask a flock z 'EX|NB')"
 	assertEquals OK "$(ask a flock z UN)"
@@ -98,32 +98,37 @@ test_many_threads_on_two_hosts() {
 	assertNoKeys
 }
 
-test_a_thread_that_waits_for_another_host_does_not_hold_up_close() {
-	local c f
-	spawn 1 flock "$F" sleep 30; wait_held "$F"
-	H 2 "$PROBES/threads" aside "$F" "$W/shared/other" 1500 >"$W/out"; assertEquals 0 $?
-	read -r _ c _ f <"$W/out"
-	assertBetween "longest close, microseconds" 0 150000 "$c"
-	assertBetween "longest flock elsewhere" 0 150000 "$f"
+# aside OTHER EVENT: one thread waits for $F, which another host has, until EVENT is true. Then another closes files, and locks
+# OTHER, sixty times. A call that stood behind the waiting one would never come back, or only whenever that asks again, and
+# sixty times that is longer than a test's patience.
+aside() {
+	rm -f "$W/go"; mkfifo "$W/go"; exec 8<>"$W/go"
+	# (Not by spawn, which has no input.)
+	"$TESTS/host" -s 2 NETFLOCK_CONNECT_TIMEOUT=5m "$PROBES/threads" aside "$F" "$1" 60 <"$W/go" >"$W/out" 2>"$W/err" & PID=$!
+	must "$2"
+	echo >&8
+	must '[ -s "$W/out" ]' "" "it is held up:"
+	assertEquals "failed 0" "$(cat "$W/out" "$W/err")"
+	exec 8>&-
+}
+sleeping() { [ "$(R info clients | tr -d '\r' | sed -n 's/^blocked_clients://p')" = 1 ]; }
+has_a_socket() { find "/proc/$PID/fd" -lname 'socket:*' 2>/dev/null | grep -q .; }
+
+test_a_thread_that_waits_for_another_host_holds_up_no_close() {
+	spawn 1 flock "$F" sleep 60; wait_held "$F"
+	aside "$W/shared/other" 'sleeping && kill -STOP "$REDIS_PID"' # so it waits for ever
+	kill -CONT "$REDIS_PID"
 }
 
-test_a_thread_that_waits_for_a_frozen_server_does_not_hold_up_close() {
-	local c f
+test_a_thread_that_waits_for_a_frozen_server_holds_up_no_close() {
 	kill -STOP "$REDIS_PID"
-	H 2 NETFLOCK_CONNECT_TIMEOUT=1s "$PROBES/threads" aside "$F" "$W/shared/other" 2000 >"$W/out" 2>/dev/null; RC=$?
+	aside "$W/shared/other" has_a_socket
 	kill -CONT "$REDIS_PID"
-	assertEquals 0 $RC
-	read -r _ c _ f <"$W/out"
-	assertBetween "longest close, microseconds" 0 150000 "$c"
-	assertBetween "longest flock elsewhere" 0 150000 "$f"
 }
 
 test_a_lock_held_by_another_host_does_not_hold_up_another_lock_under_the_prefix() {
-	local f
-	spawn 1 flock "$F" sleep 30; wait_held "$F"
-	H 2 "$PROBES/threads" aside "$F" "$D/free" 1500 >"$W/out"; assertEquals 0 $?
-	read -r _ _ _ f <"$W/out"
-	assertBetween "longest flock, microseconds" 0 300000 "$f"
+	spawn 1 flock "$F" sleep 60; wait_held "$F"
+	aside "$D/free" sleeping
 }
 
 test_a_bound_thread_stack_and_a_closed_stderr() {

@@ -2,8 +2,7 @@
 # netflock lock beside flock(1), which is its model; and netflock fence.
 . "$(dirname "$0")/../lib.sh"
 
-export NETFLOCK_URL=$NF_URL NETFLOCK_PREFIX=$D NETFLOCK_TTL=${NF_TTL:=2s}
-export NF_TTL SHELL=/bin/sh
+export NETFLOCK_URL=$NF_URL NETFLOCK_PREFIX=$D NETFLOCK_TTL=$AGES SHELL=/bin/sh
 
 L() { bare "$1" "$NETFLOCK" lock "${@:2}"; }                # L HOST WORDS...: netflock lock
 Lspawn() { "$TESTS/host" "$1" "$NETFLOCK" lock "${@:2}" & PID=$!; }
@@ -82,16 +81,13 @@ test_a_held_lock_ends_as_with_flock() {
 		L 2 $o "$F" echo in >"$W/out" 2>&1; assertEquals "on host 2: $o" "$want" $?
 		assertEquals "$o: the command has not run" "" "$(grep -x in "$W/out" "$W/got" "$W/want")"
 	done
+	# It ends by itself, and not before its time.
+	timed L 2 -w 0.5 "$F" true; assertEquals "-w 0.5" 1 $RC
+	assertTrue "after $MS ms" "[ $MS -ge 500 ]"
 	commands_end $p
-	must '[ "$(busy "$F")" = 0 ]'
+	wait_free "$F"
 	Lspawn 1 "$F" sleep 61; p=$PID; wait_held "$F"
 	same -n "$F" true; is 1 "held by netflock lock"
-}
-
-test_time_limit() {
-	spawn 1 flock "$F" sleep 61; wait_held "$F"
-	timed L 2 -w 0.7 "$F" true; assertEquals 1 $RC
-	assertBetween "milliseconds" 690 2500 "$MS"
 }
 
 test_it_waits_for_util_linux_on_another_host_and_the_other_way_round() {
@@ -101,12 +97,12 @@ test_it_waits_for_util_linux_on_another_host_and_the_other_way_round() {
 		rm -f "$W/shared/in"
 		if [ $h = netflock ]; then spawn 2 flock "$F" touch "$W/shared/in"; else Lspawn 2 "$F" touch "$W/shared/in"; fi
 		local w=$PID
-		must '[ "$(R exists "netflock:{lock:$F}:queue")" = 1 ]' 5 "the waiter stands in the queue;"
+		must '[ "$(R exists "netflock:{lock:$F}:queue")" = 1 ]' "$PATIENCE" "the waiter stands in the queue;"
 		assertFalse "$h is ignored" '[ -e $W/shared/in ]'
 		commands_end $p
-		must '[ -e $W/shared/in ]' 5 "in after $h has gone;"
+		must '[ -e $W/shared/in ]' "$PATIENCE" "in after $h has gone;"
 		wait $w; assertEquals 0 $?
-		must '[ "$(busy "$F")" = 0 ]'
+		wait_free "$F"
 	done
 	assertNoKeys
 }
@@ -120,6 +116,7 @@ test_shared_locks_hold_together() {
 }
 
 # Also with a program of this host that has no library: the kernel's lock is taken.
+# (asan: no: the same calls as in the test before)
 test_it_takes_the_kernels_lock_too() {
 	Lspawn 1 "$F" sleep 61; wait_held "$F"
 	bare 1 flock -n "$F" true; assertEquals 1 $?
@@ -146,14 +143,17 @@ test_the_command_has_the_descriptor_unless_close_is_given() {
 	L 1 "$F" sh -c 'sleep 61 >/dev/null 2>&1 & :'; assertEquals 0 $?
 	assertEquals "the child has it" 1 "$(busy "$F")"
 	L 1 -o "$D/y" sh -c 'sleep 61 >/dev/null 2>&1 & :'
-	must '[ "$(busy "$D/y")" = 0 ]' 5 "nobody has it, with -o;"
+	wait_free "$D/y"
+	assertEquals "nobody has it, with -o" 0 "$(busy "$D/y")"
 }
 
+# (asan: no: the same calls as in the tests before)
 test_one_after_the_other_without_waiting() {
 	local i; for i in 1 2 3; do L 1 -n "$F" true; assertEquals "$i" 0 $?; L 2 -n "$F" true; assertEquals "$i" 0 $?; done
 }
 
 # flock(1) passes no signals on: it dies, and the command goes on under the lock.
+# (asan: no: no code of ours runs)
 test_a_signal_ends_it_as_it_ends_flock() {
 	local h; for h in flock netflock; do
 		if [ $h = flock ]; then spawn 1 flock "$F" sleep 61; else Lspawn 1 "$F" sleep 61; fi
@@ -165,7 +165,7 @@ test_a_signal_ends_it_as_it_ends_flock() {
 		assertTrue "$h: the command runs on" "kill -0 $c"
 		assertEquals "$h: under the lock" 1 "$(busy "$F")"
 		kill -KILL $c
-		must '[ "$(busy "$F")" = 0 ]'
+		wait_free "$F"
 	done
 }
 
@@ -184,11 +184,11 @@ test_a_file_below_no_prefix_is_refused() {
 }
 
 test_the_settings_as_options() {
-	bare 1 NETFLOCK_PREFIX= NETFLOCK_URL=unix:///no.sock "$NETFLOCK" lock --prefix "$D" --url "$NF_URL" -n "$F" --ttl 1500ms sh -c "
+	bare 1 NETFLOCK_PREFIX= NETFLOCK_URL=unix:///no.sock "$NETFLOCK" lock --prefix "$D" --url "$NF_URL" -n "$F" --ttl 45s sh -c "
 		redis-cli -s '$SOCK' pttl 'lock:$F'; tr '\0' ' ' <\"/proc/\$PPID/cmdline\"; env | grep NETFLOCK_TTL" >"$W/out" 2>"$W/err"
 	status_is 0 $? "" "$W/err"
-	assertBetween ttl 1 1500 "$(head -1 "$W/out")"
-	assertContains "$(cat "$W/out")" NETFLOCK_TTL=1500ms
+	assertBetween ttl 1 45000 "$(head -1 "$W/out")"
+	assertContains "$(cat "$W/out")" NETFLOCK_TTL=45s
 	assertNotContains "the url is not in the process list" "$(cat "$W/out")" "$NF_URL"
 }
 
@@ -218,70 +218,86 @@ test_the_command_keeps_the_preload_unless_it_cannot_load_it() {
 
 # --- loss ------------------------------------------------------------------------------------------------------
 
+# The cases of a test lose their locks side by side: case N has the file $D/N, its errors in $W/err.N.
 # trapper NAME CODE: a command that notes SIGTERM and ends with CODE then; its child, which has no trap, is told too
-trapper() { echo "sleep 61 & echo \$! >$W/shared/child; trap ': >$W/shared/$1; exit $2' TERM; touch $W/shared/up; wait"; }
+trapper() { echo "sleep 61 & echo \$! >$W/shared/child.$1; trap ': >$W/shared/told.$1; exit $2' TERM; touch $W/shared/up.$1; wait"; }
+loser() { NETFLOCK_TTL=1s Lspawn 1 "${@:2}" 2>"$W/err.$1"; LOSER[$1]=$PID; } # loser N WORDS...
+up() { must "[ -e $W/shared/up.$1 ]"; }
+lost() { # lost N: it ends for its loss, and not when its sleep is over; its status in $RC
+	must "! kill -0 ${LOSER[$1]} 2>/dev/null" "$PATIENCE" "case $1 is told:"
+	{ wait "${LOSER[$1]}"; RC=$?; } 2>/dev/null
+}
+declare -A LOSER
 
 test_a_lost_lock_is_told_to_the_command_and_its_children() {
-	local k; for k in NETFLOCK_KEEPER=auto NETFLOCK_KEEPER=never NETFLOCK_KEEPER=always NETFLOCK_LOCAL=off; do
-		rm -f "$W/shared"/*
-		spawn_bare 1 $k "$NETFLOCK" lock "$F" sh -c "$(trapper told 9)" 2>"$W/err"; local p=$PID
-		must '[ -e $W/shared/up ]'
-		steal "$F"
-		must '[ -e $W/shared/told ]' 3 "$k: the command is told;"
-		wait $p; assertEquals "$k: its own status" 9 $?
-		assertContains "$(cat "$W/err")" "the lock on $F was lost"
-		must '! kill -0 "$(cat $W/shared/child)" 2>/dev/null' 2 "$k: the child too;"
-		R del "lock:$F" >/dev/null
+	local k n=0 modes='NETFLOCK_KEEPER=auto NETFLOCK_KEEPER=never NETFLOCK_KEEPER=always NETFLOCK_LOCAL=off'
+	rm -f "$W/shared"/*
+	for k in $modes; do
+		n=$((n + 1))
+		spawn_bare 1 $k NETFLOCK_TTL=1s "$NETFLOCK" lock "$D/$n" sh -c "$(trapper $n 9)" 2>"$W/err.$n"; LOSER[$n]=$PID
+	done
+	for n in 1 2 3 4; do up $n; steal "$D/$n"; done
+	n=0
+	for k in $modes; do
+		n=$((n + 1))
+		lost $n; assertEquals "$k: its own status" 9 $RC
+		assertTrue "$k: the command is told" "[ -e $W/shared/told.$n ]"
+		assertContains "$(cat "$W/err.$n")" "the lock on $D/$n was lost"
+		must "! kill -0 $(cat "$W/shared/child.$n") 2>/dev/null" "$PATIENCE" "$k: the child too;"
 	done
 }
 
 test_the_exit_status_after_a_loss() {
+	local n
 	rm -f "$W/shared"/*
-	Lspawn 1 "$F" sh -c "$(trapper told 0)" 2>/dev/null; local p=$PID
-	must '[ -e $W/shared/up ]'; steal "$F"
-	wait $p; assertEquals "it ended with 0" 76 $?; R del "lock:$F" >/dev/null
-	Lspawn 1 "$F" sleep 61 2>/dev/null; p=$PID
-	wait_held "$F"; steal "$F"
-	{ wait $p; RC=$?; } 2>/dev/null; assertEquals "SIGTERM ended it" 143 $RC; R del "lock:$F" >/dev/null
-	Lspawn 1 --on-lost kill "$F" sh -c "$(trapper told 0)" 2>/dev/null; p=$PID
-	wait_held "$F"; steal "$F"
-	{ wait $p; RC=$?; } 2>/dev/null; assertEquals "kill" 137 $RC; R del "lock:$F" >/dev/null
-	rm -f "$W/shared"/*
-	Lspawn 1 --on-lost USR1 "$F" sh -c "trap 'exit 8' USR1; touch $W/shared/up; while :; do sleep 0.05; done" 2>/dev/null; p=$PID
-	must '[ -e $W/shared/up ]'; steal "$F"
-	wait $p; assertEquals "USR1" 8 $?
+	loser 1 "$D/1" sh -c "$(trapper 1 0)"
+	loser 2 "$D/2" sh -c "touch $W/shared/up.2; exec sleep 61"
+	loser 3 --on-lost kill "$D/3" sh -c "$(trapper 3 0)"
+	loser 4 --on-lost USR1 "$D/4" sh -c "trap 'exit 8' USR1; touch $W/shared/up.4; while :; do sleep 0.05; done"
+	# With "log" the command is left alone.
+	loser 5 --on-lost log "$D/5" sh -c "touch $W/shared/up.5; until [ -e $W/shared/go ]; do sleep 0.05; done; exit 0"
+	for n in 1 2 3 4 5; do up $n; steal "$D/$n"; done
+	lost 1; assertEquals "it ended with 0" 76 $RC
+	lost 2; assertEquals "SIGTERM ended it" 143 $RC
+	lost 3; assertEquals "kill" 137 $RC
+	lost 4; assertEquals "USR1" 8 $RC
+	must "grep -q 'was lost' $W/err.5"
+	assertTrue "it runs on" "kill -0 ${LOSER[5]}"
+	touch "$W/shared/go"
+	lost 5; assertEquals "log" 0 $RC
 }
 
-test_log_says_it_and_leaves_the_command_alone() {
-	rm -f "$W/shared"/*
-	Lspawn 1 --on-lost log "$F" sh -c "touch $W/shared/up; until [ -e $W/shared/go ]; do sleep 0.05; done; exit 0" 2>"$W/err"; local p=$PID
-	must '[ -e $W/shared/up ]'; steal "$F"
-	must 'grep -q "was lost" $W/err' 3
-	assertTrue "it runs on" "kill -0 $p"
-	touch "$W/shared/go"; wait $p; assertEquals 0 $?
-}
-
+# Its own user is switched off: Redis goes on for the others, and lets the next one in as soon as the lease is over. The lease
+# is long, since the margin that the command is told before its end is a part of it; and on a busy machine the teller comes
+# first, where we may say so.
+# (asan: no: waits for the end of a lease, and a loss is told in the tests above)
 test_the_command_is_told_before_redis_lets_anybody_else_in() {
+	local first=''
+	! chrt -f 1 true 2>/dev/null || first='chrt -f 1'
 	rm -f "$W/shared"/*
-	NETFLOCK_TTL=4s Lspawn 1 "$F" sh -c "$(trapper told 9)" 2>/dev/null; local p=$PID
-	must '[ -e $W/shared/up ]'
-	# For more than a lease nothing happens.
-	local end=$(($(now_ms) + 5000))
-	while [ "$(now_ms)" -lt $end ] && kill -0 $p 2>/dev/null; do sleep 0.05; done
-	assertTrue "it is renewed" "kill -0 $p"
-	local t0 left; t0=$(now_ms); left=$(R pttl "lock:$F")
-	redis_stop
-	wait $p; assertEquals 9 $?
-	assertBetween "told within the lease of $left ms" 1000 "$left" $(($(stat -c %.3Y "$W/shared/told" | tr -d .) - t0))
+	R acl setuser app on nopass '~*' '&*' +@all >/dev/null
+	NETFLOCK_TTL=1s Lspawn 1 "$D/y" sleep 61; local other=$PID
+	# shellcheck disable=SC2086 # words
+	spawn_bare 1 NETFLOCK_URL="redis://app:x@127.0.0.1:$PORT" NETFLOCK_TTL=6s $first "$NETFLOCK" lock "$F" \
+		sh -c "trap 'echo told >>$W/shared/log; exit 9' TERM; touch $W/shared/up.1; sleep 61 & wait" 2>"$W/err"; local p=$PID
+	up 1
+	spawn 2 flock "$F" sh -c "echo in >>$W/shared/log"
+	must '[ "$(R exists "netflock:{lock:$F}:queue")" = 1 ]'
+	R acl setuser app off >/dev/null; R client kill user app >/dev/null
+	stays "held '$D/y' && kill -0 $other" 2000 "one that reaches Redis is renewed:"
+	must "grep -qs told $W/shared/log"
+	{ wait $p; RC=$?; } 2>/dev/null; assertEquals 9 $RC
+	must "grep -qs in $W/shared/log"
+	assertEquals "told in" "$(paste -sd' ' "$W/shared/log")"
+	R acl deluser app >/dev/null
 }
 
 test_a_command_that_unlocks_is_left_alone() {
 	rm -f "$W/shared"/*
-	NETFLOCK_TTL=800ms Lspawn 1 "$F" sh -c "flock -u 3; touch $W/shared/up; until [ -e $W/shared/go ]; do sleep 0.05; done; exit 4" 3>&- 2>"$W/err"; local p=$PID
-	must '[ -e $W/shared/up ]'
+	NETFLOCK_TTL=1s Lspawn 1 "$F" sh -c "flock -u 3; touch $W/shared/up.1; until [ -e $W/shared/go ]; do sleep 0.05; done; exit 4" 3>&- 2>"$W/err"; local p=$PID
+	up 1
 	spawn 2 flock "$F" sleep 61; wait_held "$F"
-	local end=$(($(now_ms) + 900))
-	while [ "$(now_ms)" -lt $end ] && kill -0 $p 2>/dev/null; do sleep 0.05; done
+	stays "kill -0 $p" 1300
 	touch "$W/shared/go"; wait $p; status_is 4 $? "its own status" "$W/err"
 	assertEquals "" "$(cat "$W/err")"
 }
@@ -313,7 +329,7 @@ test_fence_is_for_this_hosts_own_live_lock_alone() {
 	fence 1 "$F" >"$W/out" 2>"$W/err"; assertEquals "the kernel's alone" 1 $?
 	assertContains "$(cat "$W/err")" "held by host2"
 	# What a killed holder has left in Redis is no lock.
-	PROBE=api actor a 3 NETFLOCK_TTL=30s
+	PROBE=api actor a 3
 	local n; n=$(ask a open "$D/killed"); assertEquals OK "$(ask a flock "$n" ex)"
 	fence 3 "$D/killed" >"$W/out" 2>&1; assertEquals "held" 0 $?
 	kill -KILL "${ACT_PID[a]}"; { wait "${ACT_PID[a]}"; } 2>/dev/null
@@ -329,7 +345,7 @@ test_the_token_of_a_shared_lock_lies_between_those_of_the_writers() {
 	must '[ "$(R zcard "lock:$F")" = 1 ]'
 	reader=$(fence 2 "$F")
 	fence 1 "$F" 2>/dev/null; assertEquals "a host that does not read" 1 $?
-	commands_end $p; must '[ "$(busy "$F")" = 0 ]'
+	commands_end $p; wait_free "$F"
 	after=$(L 1 "$F" sh -c 'echo $NETFLOCK_FENCE')
 	assertTrue "$before $reader $after" "[ '$reader' -gt '$before' ] && [ '$after' -gt '$reader' ]"
 }
@@ -353,6 +369,7 @@ test_fence_and_its_exit_status() {
 	fence 1 "$F" >/dev/full 2>&1; assertNotEquals "output that cannot be written" 0 $?
 }
 
+# (asan: no: a script, and calls that other tests make)
 test_the_example_refuses_a_stale_holder() {
 	need sqlite3 || return 0
 	local ex=$TOP/docs/examples/fencing.sh db=$W/shared/balance.db

@@ -2,117 +2,117 @@
 # Which files are meant, and under which key: prefixes, links, and every name that a file system allows.
 . "$(dirname "$0")/../lib.sh"
 
-# hold PATH: a holder on host 1; says when it is in.
+# hold PATH...: a holder of all of them on host 1, until let_go.
 hold() {
-	rm -f "$W/shared/in"
-	spawn 1 NETFLOCK_TTL=1s python3 -c 'if 1:
-		import fcntl, sys, time
-		f = open(sys.argv[1], "a"); fcntl.flock(f, fcntl.LOCK_EX)
-		open(sys.argv[2], "w"); time.sleep(60)' "$1" "$W/shared/in"
+	rm -f "$W/shared/in" "$W/shared/go"
+	spawn 1 python3 -c 'if 1:
+		import fcntl, os, sys, time
+		fs = [open(p, "a") for p in sys.argv[3:]]
+		for f in fs: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+		open(sys.argv[1], "w")
+		while not os.path.exists(sys.argv[2]): time.sleep(0.01)' "$W/shared/in" "$W/shared/go" "$@"
+	HOLDER=$PID
 	must '[ -e $W/shared/in ]'
+}
+let_go() { touch "$W/shared/go"; wait "$HOLDER"; assertEquals "the holder" 0 $?; }
+# tries [VAR=VALUE...] PATH...: what a flock -n of each says on host 2
+tries() {
+	local set=()
+	while [[ $1 == NETFLOCK_*=* ]]; do set+=("$1"); shift; done
+	H 2 "${set[@]}" bash -c 'for f; do flock -n "$f" true; echo $?; done' bash "$@" | paste -sd' '
+}
+# shown [VAR=VALUE...] PATH...: the keys that there are while host 1 holds each
+shown() {
+	local set=()
+	while [[ $1 == NETFLOCK_*=* ]]; do set+=("$1"); shift; done
+	H 1 "${set[@]}" bash -c 's=$1; shift; for f; do echo "$(flock -n "$f" redis-cli -s "$s" keys "*lock:*" | grep "^lock:")"; done' \
+		bash "$SOCK" "$@"
 }
 lock_keys() { R keys 'lock:*' | grep -av '^$'; }
 
 test_a_folder_that_only_looks_like_the_prefix_is_left_alone() {
 	mkdir -p "$W/locksmith" "$W/lock"
-	local f
-	for f in "$W/locksmith/x" "$W/lock/x" "$W/locks-x" "$W/x"; do
-		H 1 flock -n "$f" "$(command -v redis-cli)" -s "$SOCK" keys '*' >"$W/out" 2>/dev/null
-		assertEquals "$f" "" "$(cat "$W/out")"
-	done
-	H 1 flock -n "$F" redis-cli -s "$SOCK" keys 'lock:*' >"$W/out"
-	assertEquals "lock:$F" "$(cat "$W/out")"
+	assertEquals "none for the first four" $'\n\n\n\n'"lock:$F" "$(shown "$W/locksmith/x" "$W/lock/x" "$W/locks-x" "$W/x" "$F")"
 }
 
 test_every_way_to_write_a_path_is_one_key() {
-	local p
 	mkdir -p "$HOSTS/1/sub" "$HOSTS/2/sub"
 	ln -sf x "$HOSTS/2/link"; ln -sfn "$D" "$W/shared/linkdir"
 	hold "$F"
-	for p in "$D/./x" "$D//x" "$D/sub/../x" "$D/link" "$W/shared/linkdir/x" "/proc/self/root$D/x"; do
-		assertEquals "$p" 1 "$(busy "$p")"
-	done
+	assertEquals "1 1 1 1 1 1" \
+		"$(tries "$D/./x" "$D//x" "$D/sub/../x" "$D/link" "$W/shared/linkdir/x" "/proc/self/root$D/x")"
 	H 2 sh -c "cd $D && flock -n x true"; assertEquals "relative" 1 $?
 	assertEquals "lock:$F" "$(lock_keys)"
+	let_go
 }
 
 test_the_prefix_may_be_written_through_a_link_and_with_slashes() {
 	ln -sfn "$D" "$W/shared/prefixlink"
 	hold "$F"
-	H 2 NETFLOCK_PREFIX="$D/" flock -n "$F" true; assertEquals "trailing slash" 1 $?
-	H 2 NETFLOCK_PREFIX="$D//" flock -n "$F" true; assertEquals "two of them" 1 $?
-	H 2 NETFLOCK_PREFIX="$W/shared/prefixlink=$D" flock -n "$F" true; assertEquals "a link, named" 1 $?
-	H 3 NETFLOCK_PREFIX="$W/shared/prefixlink" flock -n "$W/shared/prefixlink/linked" redis-cli -s "$SOCK" keys 'lock:*linked' >"$W/out"
-	assertContains "a prefix that is a link works" "$(cat "$W/out")" lock:
+	assertEquals "trailing slash" 1 "$(tries NETFLOCK_PREFIX="$D/" "$F")"
+	assertEquals "two of them" 1 "$(tries NETFLOCK_PREFIX="$D//" "$F")"
+	assertEquals "a link, named" 1 "$(tries NETFLOCK_PREFIX="$W/shared/prefixlink=$D" "$F")"
+	assertContains "a prefix that is a link works" \
+		"$(shown NETFLOCK_PREFIX="$W/shared/prefixlink" "$W/shared/prefixlink/linked")" /linked
+	let_go
 }
 
 test_hosts_that_mount_the_share_in_different_places_meet_by_name() {
 	mkdir -p "$W/elsewhere"
 	rm -f "$W/shared/in"
-	spawn 1 NETFLOCK_PREFIX="$D=app" flock "$F" sh -c "touch $W/shared/in; sleep 30"
+	spawn 1 NETFLOCK_PREFIX="$D=app" flock "$F" sh -c "touch $W/shared/in; sleep 300"
 	must '[ -e $W/shared/in ]'
 	assertEquals "lock:app/x" "$(lock_keys)"
-	AT=$W/elsewhere H 2 NETFLOCK_PREFIX="$W/elsewhere=app" flock -n "$W/elsewhere/x" true
-	assertEquals 1 $?
-	AT=$W/elsewhere H 2 NETFLOCK_PREFIX="$W/elsewhere=app" flock -n "$W/elsewhere/y" true
-	assertEquals 0 $?
+	assertEquals "x is locked and y is not" "1 0" \
+		"$(AT=$W/elsewhere tries NETFLOCK_PREFIX="$W/elsewhere=app" "$W/elsewhere/x" "$W/elsewhere/y")"
 }
 
 test_several_prefixes() {
 	local p
 	mkdir -p "$W/second"
-	for p in "$D:$W/second" "$W/second:$D" "$W/second=two:$D=one"; do
-		H 1 NETFLOCK_PREFIX="$p" flock "$F" redis-cli -s "$SOCK" keys 'lock:*' >"$W/out"
-		assertContains "$p" "$(cat "$W/out")" lock:
-		H 1 NETFLOCK_PREFIX="$p" flock "$W/second/x" redis-cli -s "$SOCK" keys 'lock:*' >"$W/out"
-		assertContains "$p" "$(cat "$W/out")" lock:
-		H 1 NETFLOCK_PREFIX="$p" flock "$W/shared/x" redis-cli -s "$SOCK" keys 'lock:*' >"$W/out"
-		assertEquals "$p" "" "$(cat "$W/out")"
+	for p in "$D:$W/second lock:$F lock:$W/second/x" "$W/second=two:$D=one lock:one/x lock:two/x"; do
+		# shellcheck disable=SC2086 # words
+		assertEquals "$p" "$(printf '%s\n' ${p#* })" "$(shown NETFLOCK_PREFIX="${p%% *}" "$F" "$W/second/x" "$W/shared/x")"
 	done
+	assertEquals "the other way round" "lock:$F" "$(shown NETFLOCK_PREFIX="$W/second:$D" "$F")"
 	assertNoKeys
 }
 
+# All at the same time: two that were one key would not both be granted.
 test_strange_names_exclude_and_do_not_mix() {
-	local n long
+	local n paths=() others=() keys=() long
 	long=$(printf 'l%.0s' $(seq 255))
-	for n in 'with space' '{braces}' '}{' $'new\nline' $'tab\tand\001control' "$long" '*' '?[a-z]' "quote'\"" '\back\slash' \
-		$'\303\274ml\303\244ut' $'not-utf8-\377\376' '%s%n' ':colon=equals' '-dash' '{lock:}' ' (deleted)' 'x (deleted)'; do
-		hold "$D/$n"
-		assertEquals "held: $n" 1 "$(busy "$D/$n")"
-		assertEquals "another name" 0 "$(busy "$D/${n%?}_")"
-		must '[ "$(R eval "return #redis.call(\"KEYS\", \"lock:*\")" 0)" = 1 ]' 2 "one key for $n;"
-		kill $PID; { wait $PID; } 2>/dev/null
-		must '[ -z "$(leftover_keys)" ]' 4 "key of $n is freed;"
+	for n in 'with space' 'a b{c}d' '{braces}' '}{' $'new\nline' $'tab\tand\001control' "$long" '*' '?[a-z]' "quote'\"" '\back\slash' \
+		$'\303\274ml\303\244ut' $'not-utf8-\377\376' '%s%n' ':colon=equals' '-dash' '{lock:}' ' (deleted)' 'x (deleted)' x; do
+		paths+=("$D/$n") others+=("$D/${n%?}_") keys+=("lock:$D/$n")
 	done
-}
-
-test_the_key_is_the_name_byte_by_byte() {
-	hold "$D/a b{c}d"
-	assertEquals 1 "$(R exists "lock:$D/a b{c}d")"
+	hold "${paths[@]}"
+	assertEquals "the keys are the names, byte by byte" ${#keys[@]} "$(R exists "${keys[@]}")"
+	assertEquals "one for each" ${#keys[@]} "$(R eval 'return #redis.call("KEYS", "lock:*")' 0)"
+	assertEquals "held" "${paths[*]/*/1}" "$(tries "${paths[@]}")"
+	assertEquals "other names are free" "${paths[*]/*/0}" "$(tries "${others[@]}")"
+	let_go
+	assertNoKeys
 }
 
 test_paths_near_the_limit() {
-	# 4095 bytes is the longest path that open takes.
-	H 1 python3 -c 'if 1:
+	cat >"$W/long.py" <<-'S'
 		import fcntl, os, sys, time
-		p = sys.argv[1]
-		while len(p) + 201 < 3900: p += "/" + "d" * 200
-		os.makedirs(p, exist_ok=True)
-		p += "/" + "e" * (4095 - len(p) - 1)
-		f = open(p, "a"); fcntl.flock(f, fcntl.LOCK_EX); open(sys.argv[2], "w"); time.sleep(60)' "$D" "$W/shared/long" &
-	must '[ -e $W/shared/long ]' 5
-	assertEquals 1 "$(lock_keys | count)"
-	assertBetween "length of the key" 4090 4120 "$(lock_keys | tr -d '\n' | wc -c)"
-	H 2 python3 -c 'if 1:
-		import fcntl, os, sys
 		p = sys.argv[1]
 		while len(p) + 201 < 3900: p += "/" + "d" * 200
 		os.makedirs(p, exist_ok=True)
 		p += "/" + "e" * (4095 - len(p) - 1)
 		f = open(p, "a")
 		try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-		except BlockingIOError: sys.exit(1)' "$D"
-	assertEquals 1 $?
+		except BlockingIOError: sys.exit(1)
+		open(sys.argv[2], "w"); time.sleep(300)
+	S
+	# 4095 bytes is the longest path that open takes.
+	spawn 1 python3 "$W/long.py" "$D" "$W/shared/long"
+	must '[ -e $W/shared/long ]'
+	assertEquals 1 "$(lock_keys | count)"
+	assertEquals "length of the key" 4100 "$(lock_keys | tr -d '\n' | wc -c)"
+	H 2 python3 "$W/long.py" "$D" "$W/shared/both"; assertEquals 1 $?
 }
 
 test_a_path_beyond_the_limit_is_an_error_or_protected_but_no_crash() {
@@ -156,8 +156,7 @@ test_a_file_that_is_unlinked_while_held_and_made_anew_still_excludes() {
 }
 
 test_the_prefix_folder_itself_can_be_locked() {
-	H 1 flock -n "$D" redis-cli -s "$SOCK" keys 'lock:*' >"$W/out"
-	assertEquals "lock:$D" "$(cat "$W/out")"
+	assertEquals "lock:$D" "$(shown "$D")"
 	assertNoKeys
 }
 

@@ -7,44 +7,98 @@ KEY=lock:$F QUEUE="netflock:{lock:$F}:queue"
 
 
 # Many hosts, cheaply: each has a folder of its own (so another inode) that has the same name in Redis.
+declare -A PIDOF
+WATCH=
 turn() { # [VAR=VALUE...] NAME MODE MS|PATH: a host's turn, see probes/turn.c; $PID
 	local vars=()
 	while [[ $1 == *=* ]]; do vars+=("$1"); shift; done
 	mkdir -p "$W/crowd/$1"
-	env LD_PRELOAD="$NF_PRELOAD" NETFLOCK_PREFIX="$W/crowd/$1=crowd" NETFLOCK_URL="$NF_URL" NETFLOCK_TTL=20s \
+	env LD_PRELOAD="$NF_PRELOAD" NETFLOCK_PREFIX="$W/crowd/$1=crowd" NETFLOCK_URL="$NF_URL" NETFLOCK_TTL="$AGES" \
 		"${vars[@]}" "$PROBES/turn" "$W/crowd/$1/x" "$OUT" "$@" 2>>"$W/err" &
-	PID=$!
+	PID=$! PIDOF[$1]=$!
 }
 waiting() { [ "$(R zcard "$QUEUE")" = "$1" ]; }
 queue() { # NAME MODE ...: as turn, and sees to it that it is queued before the next one comes
 	local n; n=$(R zcard "$QUEUE")
 	turn "$@"
-	must 'waiting $((n + 1))' 10 "$1 queues;"
+	must 'waiting $((n + 1))' "" "$1 queues;"
 }
-ended() { local p; for p in $(jobs -p); do [ "$p" = "$REDIS_PID" ] || wait "$p"; done; } 2>/dev/null
+ended() { local p; for p in $(jobs -p); do [ "$p" = "$REDIS_PID" ] || [ "$p" = "$WATCH" ] || wait "$p"; done; } 2>/dev/null
 is_in() { grep -q "^+$1 " "$OUT"; }
-at() { sed -n "s/^$1 //p" "$OUT"; }           # at +NAME: when it got in
 order() { grep -o '^+[^ ]*' "$OUT" | tr -d '+\n'; }
 calls() { # [COMMANDS]: how often they were called, scripts and their waiting by default
 	R info commandstats | tr -d '\r' | awk -F'[:=,]' -v what="^cmdstat_(${1:-evalsha|eval|blpop})\$" '$1 ~ what { n += $3 } END { print n + 0 }'; }
-begin() { # a server that knows the scripts already
-	OUT=$(mktemp "$W/out.XXXXXX"); GO=$W/go.${OUT##*.}
+begin() { # a server that knows the scripts already, and from now on says all that it is asked for
+	OUT=$(mktemp "$W/out.XXXXXX"); GO=$W/go.${OUT##*.} LOG=$W/log.${OUT##*.} PIDOF=()
 	turn warm x 0; must 'grep -q -e -warm "$OUT" && ! held "$F"'
 	: >"$OUT"
+	[ -z "$WATCH" ] || { kill "$WATCH"; wait "$WATCH"; } 2>/dev/null
+	redis-cli -s "$SOCK" monitor >"$LOG" & WATCH=$!
+	must '[ -s "$LOG" ]'
 }
 sleeping() { # the waiters sit at their lists
 	[ "$(R info clients | tr -d '\r' | sed -n 's/^blocked_clients://p')" = "$1" ]; }
+slept() { grep -c "\"BLPOP\".*:${PIDOF[$1]}:turn:" "$LOG"; } # so often it has gone to sleep
+
+# What Redis was asked for so far: a line "SECONDS WHAT NAME ARGUMENT" each, with the time by Redis' clock. WHAT is
+# ask, sleep (at its list, ARGUMENT seconds), release, renew, and of what scripts do: grant, told (to look again).
+events() {
+	local name names=''
+	for name in "${!PIDOF[@]}"; do names+="${PIDOF[$name]} $name "; done
+	R echo "mark $((++MARK))" >/dev/null
+	must 'grep -q "\"mark $MARK\"" "$LOG"'
+	awk -v names="$names" '
+		BEGIN { n = split(names, a, " "); for (i = 1; i < n; i += 2) name[a[i]] = a[i + 1] }
+		match($0, /:[0-9]+:turn:[0-9]+"/) {
+			split(substr($0, RSTART + 1), token, ":"); rest = substr($0, RSTART + RLENGTH)
+			if (/ lua] "RPUSH"/) what = rest ~ /""/ ? "told" : "grant"
+			else if (/] "BLPOP"/) what = "sleep"
+			else if (/] "EVALSHA"/) what = rest ~ /^ "[0-9]+"/ ? "ask" : rest ~ /^ "[xs]" "[01]" / ? "release" : "renew"
+			else next
+			gsub(/"/, "", rest)
+			print $1, what, name[token[1]] rest
+		}' "$LOG"
+}
+
+# passed_over DEAD NEXT: one of DEAD (a pattern) was granted the file and did not fetch the message; NEXT was told to look, or
+# did by itself, slept until 200 ms were over, and had the file with its first question after that.
+passed_over() {
+	events >"$W/events"
+	assertEquals "grants to the dead" 1 "$(grep -c " grant $1 " "$W/events")"
+	assertEquals "woken, not asleep for long, questions ($(cat "$W/events"))" "1 0 1" "$(awk -v dead="^($1)\$" -v next_one="$2" '
+		$2 == "grant" && $3 ~ dead { since = $1 }
+		!since || $3 != next_one { next }
+		$2 == "told" || ($2 == "ask" && $1 < since + 0.2) { woken = 1 }
+		$2 == "ask" { asked = 1; if ($1 > since + 0.205) late++ }
+		$2 == "sleep" && asked && $4 > 0.5 { long++ }
+		END { print woken + 0, long + 0, (late < 2) }' "$W/events")"
+}
+
+# watched STOPPED NEXT: when STOPPED was granted the file, NEXT was about to ask soon after the end of that grant (1.5 s), or
+# was told to.
+watched() {
+	events >"$W/events"
+	assertEquals "the next one looks in time ($(cat "$W/events"))" 1 "$(awk -v stopped="$1" -v next_one="$2" '
+		$3 == next_one && $2 == "ask" && !since { asked = $1 }
+		$3 == next_one && $2 == "sleep" && !since { asks = asked + $4 }
+		$3 == stopped && $2 == "grant" { since = $1 }
+		$3 == next_one && $2 == "told" && since { told = 1 }
+		END { print (since && (told || asks < since + 1.81)) }' "$W/events")"
+}
 
 # --- what it costs ------------------------------------------------------------------------------------------
 
 test_a_waiter_hardly_bothers_redis() {
-	# 10 s of waiting are to cost less than 10 commands; this is the share of 6.2 s.
+	# Ten seconds of waiting cost less than ten commands: it asks again after one second, and then after three each time. One
+	# that was told to look comes back after one, so that it need not be told again.
 	begin
 	turn a x "$GO"; must 'is_in a'
-	R config resetstat >/dev/null
 	queue b x 0
-	sleep 6.2
-	assertBetween "commands of one waiter in 6.2 s" 1 6 "$(calls)"
+	must '[ "$(slept b)" = 2 ]'
+	R rpush "netflock:{$KEY}:wait:$(R zrange "$QUEUE" 0 0 | cut -d: -f2-)" '' >/dev/null
+	must '[ "$(slept b)" = 3 ]'
+	assertEquals "all that b asks of Redis" "ask sleep ask sleep ask sleep" "$(events | awk '$3 == "b" { print $2 }' | paste -sd' ')"
+	assertEquals "the seconds that it sleeps" "1 3 1" "$(events | awk '$2 == "sleep" && $3 == "b" { print int($4) }' | paste -sd' ')"
 	touch "$GO"
 	must 'is_in b'
 	ended
@@ -52,37 +106,43 @@ test_a_waiter_hardly_bothers_redis() {
 }
 
 test_a_hand_over_costs_the_same_however_many_wait() {
-	local n i before
-	for n in 2 20 200; do
-		[ -z "${TEST_ASAN:-}" ] || [ $n -lt 200 ] || n=40
+	local n i pids
+	for n in 2 100; do
+		[ -z "${TEST_ASAN:-}" ] || [ $n -lt 100 ] || n=20
 		begin
 		turn a x "$GO"; must 'is_in a'
-		for i in $(seq $n); do turn "$i" x 0; done
-		must "sleeping $n" 30
-		R config resetstat >/dev/null
+		queue b x "$GO.b"
+		pids=()
+		for i in $(seq $n); do turn "$i" x 0; pids+=("$PID"); done
+		must "sleeping $((n + 1))"
+		# Redis does not see that they are stopped. So they do not ask to keep their places meanwhile.
+		kill -STOP "${pids[@]}"
 		touch "$GO"
-		must '[ "$(grep -c "^-" "$OUT")" = $((n + 1)) ]' 60
-		# One message wakes one waiter. If its last look was long ago, it is told beforehand, once, to look again.
-		assertBetween "messages for $n hand-overs" $n $((2 * n + 2)) "$(calls rpush)"
-		# The release, and the look after it. Where that takes seconds, those who wait ask to keep their place.
-		[ $n -gt 20 ] || assertBetween "commands for $n hand-overs" $n $((n * 3 + 6)) "$(calls)"
+		must 'is_in b'
+		must '[ "$(events | grep -c "release a ")" = 2 ]' # the release, and the look after it
+		events | sed -n '/release a /,$p' | grep -v ' renew ' >"$W/events"
+		assertEquals "what clients ask for; $n wait" "release a release a" "$(awk '$2 ~ /ask|sleep|release/ { print $2, $3 }' "$W/events" | paste -sd' ')"
+		# One message wakes one waiter. The next two may be told, once, to look whether that one lives.
+		assertEquals "grants" "grant b" "$(awk '$2 == "grant" { print $2, $3 }' "$W/events")"
+		assertBetween "waiters told to look; $n wait" 0 2 "$(grep -c ' told ' "$W/events")"
+		kill -CONT "${pids[@]}"
+		touch "$GO.b"
+		must '[ "$(grep -c "^-" "$OUT")" = $((n + 2)) ]'
 		ended
 	done
 	assertNoKeys
 }
 
 test_a_waiter_is_in_with_the_message_that_wakes_it() {
-	local before
 	begin
 	turn a x "$GO"; must 'is_in a'
 	queue b x 0
 	must 'sleeping 1'
-	before=$(calls)
 	touch "$GO"
 	must 'is_in b'
 	must '! held "$F"'
-	# a: the release and the look after it; b: the release.
-	assertEquals "commands" 3 $(($(calls) - before))
+	# It does not ask, but gives the file back. (Should that take it long, it renews before.)
+	assertEquals "grant release" "$(events | sed -n '/grant b/,$p' | awk '$3 == "b" && $2 != "renew" { print $2 }' | paste -sd' ')"
 }
 
 test_lock_nb_never_queues() {
@@ -90,7 +150,7 @@ test_lock_nb_never_queues() {
 	turn a x "$GO"; must 'is_in a'
 	R config resetstat >/dev/null
 	for i in 1 2 3; do turn "w$i" w 0; turn "r$i" r 0; done
-	must '[ "$(grep -c "^!.* EAGAIN" "$OUT")" = 6 ]' 8 "$(cat "$OUT") "
+	must '[ "$(grep -c "^!.* EAGAIN" "$OUT")" = 6 ]' "" "$(cat "$OUT") "
 	assertEquals "nobody was put into the queue" "" "$(R info commandstats | grep -i zadd)"
 	touch "$GO"
 }
@@ -108,10 +168,9 @@ test_a_message_that_cannot_be_right_is_not_believed() {
 		"7 +0 1500 1" "99999999999999999999999999 +0 1500" "7 99999999999999999999999 1500"; do
 		now=$(R time | awk 'NR == 1 { s = $1 } NR == 2 { printf "%d", s * 1000 + int($1 / 1000) }')
 		[[ $word =~ ([+-][0-9]+) ]] && word=${word/${BASH_REMATCH[1]}/$((now + BASH_REMATCH[1]))}
-		asks=$(calls evalsha)
+		asks=$(slept b)
 		R rpush "netflock:{$KEY}:wait:$token" "$word" >/dev/null
-		must '[ "$(calls evalsha)" -gt "$asks" ]' 5 "b asks, after \"$word\";"
-		must 'sleeping 1'
+		must '[ "$(slept b)" -gt "$asks" ]' "" "b asks, after \"$word\";"
 	done
 	assertFalse "it is not in" "is_in b"
 	touch "$GO"
@@ -136,7 +195,7 @@ test_a_waiting_writer_is_not_overtaken_by_later_readers() {
 	queue b x "$GO.b"
 	queue c s 0
 	turn d r 0
-	must 'is_in d' 5 "one that does not wait is not made to;"
+	must 'is_in d' "" "one that does not wait is not made to;"
 	assertEquals ad "$(order)"
 	touch "$GO"
 	must 'is_in b'
@@ -156,8 +215,7 @@ test_readers_next_to_each_other_are_let_in_together() {
 	touch "$GO"
 	must 'is_in b && is_in c && is_in d'
 	assertEquals "readers at once" 3 "$(R zcard "$KEY")"
-	assertBetween "from the first to the last of them, ms" 0 500 \
-		$(($(at '+[bcd]' | sort -n | tail -1) - $(at '+[bcd]' | sort -n | head -1)))
+	assertEquals "each had a message" "b c d" "$(events | awk '$2 == "grant" { print $3 }' | sort | paste -sd' ')"
 	assertFalse "the writer waits" "is_in e"; assertFalse "so does the reader behind it" "is_in f"
 	touch "$GO.r"
 	must 'is_in e'
@@ -171,24 +229,23 @@ test_readers_next_to_each_other_are_let_in_together() {
 # --- waiters that are dead ----------------------------------------------------------------------------------
 
 test_waiters_that_were_killed_are_passed_over_at_once_however_many() {
-	local k i p pids
+	local k i pids
 	for k in 1 7; do
 		begin
 		turn a x "$GO"; must 'is_in a'
-		pids=
-		for i in $(seq $k); do queue "k$i" x 0; pids="$pids $PID"; done
+		pids=()
+		for i in $(seq $k); do queue "k$i" x 0; pids+=("$PID"); done
 		queue b x 0
 		must "sleeping $((k + 1))"
-		# shellcheck disable=SC2086 # a list
-		{ kill -KILL $pids; wait $pids; } 2>/dev/null
+		{ kill -KILL "${pids[@]}"; wait "${pids[@]}"; } 2>/dev/null
 		must 'sleeping 1'
 		touch "$GO"
 		must 'is_in b'
-		assertBetween "$k dead: milliseconds to the living one" 0 1350 $(($(at +b) - $(at -a)))
-		must '[ "$(R zcard "$QUEUE")" = 0 ]' 5 "rows of dead waiters are gone;"
-		assertEquals "a${k:+b}" "$(order)"
+		passed_over 'k.' b
+		must '[ "$(R zcard "$QUEUE")" = 0 ]' "" "rows of dead waiters are gone;"
+		assertEquals ab "$(order)"
 	done
-	must '[ -z "$(leftover_keys)" ]' 3 "$(leftover_keys)"
+	assertNoKeys
 }
 
 test_a_dead_reader_among_waiters_holds_up_no_writer() {
@@ -203,39 +260,44 @@ test_a_dead_reader_among_waiters_holds_up_no_writer() {
 	touch "$GO"
 	must 'is_in r2'
 	must 'is_in b'
-	assertBetween "milliseconds to the reader" 0 400 $(($(at +r2) - $(at -a)))
-	assertBetween "milliseconds to the writer" 0 1350 $(($(at +b) - $(at -a)))
+	passed_over r1 b
+	assertEquals "the reader had a message at once" "r1 r2" "$(events | awk '$2 == "grant" { print $3 }' | head -n 2 | paste -sd' ')"
 }
 
-test_a_waiter_that_is_stopped_is_passed_over_within_two_seconds() {
-	local when before after
-	for when in "0 0" "1.5 0" "0 2.4"; do   # in the first sleep of both, in a longer one, long before its turn
-		read -r before after <<<"$when"
-		begin
-		turn a x "$GO"; must 'is_in a'
-		queue s x 0; local s=$PID
-		queue b x "$GO.b"
-		must "sleeping 2"
-		sleep $before
-		kill -STOP $s
-		sleep $after
-		touch "$GO"
-		must 'is_in b'
-		# Where Redis can see that nobody fetches the message it takes less.
-		assertBetween "milliseconds, stopped after $before s for $after s" "$([ $after = 0 ] && echo 1000 || echo 0)" 2000 $(($(at +b) - $(at -a)))
-		# It wakes up with a message that is worth nothing any more.
-		local token; token=$(R get "$KEY")
-		kill -CONT $s
-		must 'waiting 1'
-		assertEquals "b still has it" "$token" "$(R get "$KEY")"
-		assertFalse "the stopped one is not in" "is_in s"
-		touch "$GO.b"
-		must 'is_in s'
-		must '! held "$F"'
-	done
+# stopped_waiter NEXT-SLEEPS CHECK: two wait; the first is stopped when the second has gone to sleep so often.
+stopped_waiter() {
+	begin
+	turn a x "$GO"; must 'is_in a'
+	queue s x 0; local s=$PID
+	queue b x "$GO.b"
+	[ "$1" = early ] || must '[ "$(slept b)" = 2 ] && [ "$(slept s)" -ge 2 ]' # in its longer sleep
+	must 'sleeping 2'
+	kill -STOP $s
+	# Long before its turn: Redis has woken it in vain, so that nobody fetches its grant.
+	[ "$1" != early ] || must '[ "$(slept b)" -ge 2 ] && sleeping 1'
+	touch "$GO"
+	must 'is_in b'
+	"$2" s b
+	# It wakes up with a message that is worth nothing any more.
+	local token; token=$(R get "$KEY")
+	kill -CONT $s
+	must 'waiting 1'
+	assertEquals "b still has it" "$token" "$(R get "$KEY")"
+	assertFalse "the stopped one is not in" "is_in s"
+	touch "$GO.b"
+	must 'is_in s'
+	must '! held "$F"'
 }
 
-test_a_waiter_that_is_cut_off_is_passed_over_within_two_seconds() {
+test_a_waiter_that_is_stopped_is_passed_over_when_its_grant_ends() {
+	stopped_waiter late watched
+}
+
+test_a_waiter_that_was_stopped_long_before_is_passed_over_like_a_dead_one() {
+	stopped_waiter early passed_over
+}
+
+test_a_waiter_that_is_cut_off_is_passed_over_when_its_grant_ends() {
 	need iptables ip || return 0
 	local net=$((RANDOM % 250)) link=nfq$$
 	begin
@@ -245,6 +307,7 @@ test_a_waiter_that_is_cut_off_is_passed_over_within_two_seconds() {
 		until ip addr show dev nf1 2>/dev/null | grep -q "inet "; do sleep 0.02; done
 		exec "$@"' sh "$PROBES/turn" "$D/x" "$OUT" cut x 0
 	local p=$PID
+	PIDOF[cut]=$PID
 	must '[ "$(readlink /proc/$p/ns/net)" != "$(readlink /proc/self/ns/net)" ] && [ "$(cat /proc/$p/comm)" = sh ]'
 	ip link add "$link" type veth peer name nf1 netns "$p" || { fail "no veth"; return; }
 	ip addr add "10.251.$net.1/24" dev "$link"; ip link set "$link" up
@@ -257,12 +320,12 @@ test_a_waiter_that_is_cut_off_is_passed_over_within_two_seconds() {
 	nsenter -n -t "$p" iptables -A OUTPUT -j DROP
 	touch "$GO"
 	must 'is_in b'
-	assertBetween "milliseconds" 1000 2000 $(($(at +b) - $(at -a)))
+	watched cut b
 	assertFalse "is_in cut"
 	kill -KILL "$p"
 	R config set bind 127.0.0.1 >/dev/null
 	ip link del "$link" 2>/dev/null
-	must '[ -z "$(leftover_keys)" ]' 9
+	assertNoKeys
 }
 
 test_the_head_of_the_queue_is_in_when_a_killed_holder_s_lease_ends() {
@@ -270,41 +333,51 @@ test_the_head_of_the_queue_is_in_when_a_killed_holder_s_lease_ends() {
 	turn NETFLOCK_TTL=1200ms NETFLOCK_KEEPER=never a x "$GO"; local p=$PID; must 'is_in a'
 	queue b x 0
 	queue c x 0
-	must 'sleeping 2'
+	must '[ "$(slept b)" -ge 2 ] && [ "$(slept c)" -ge 2 ]'
 	{ kill -KILL $p; wait $p; } 2>/dev/null
-	local end; end=$(($(now_ms) + $(R pttl "$KEY")))
 	must 'is_in b'
-	assertBetween "milliseconds after the lease's end" -5 200 $(($(at +b) - end))
 	must 'is_in c'
+	# Not the three seconds that a waiter else sleeps after the first second; and by Redis' clock it was not too soon.
+	assertEquals "longer than the lease; after its end ($(events))" "0 1" "$(events | awk '
+		$2 == "renew" && $3 == "a" { end = $1 + 1.199 }
+		$2 == "sleep" && $3 == "b" && $4 > 1.25 { long++ }
+		$2 == "ask" && $3 == "b" { asked = $1 }
+		END { print long + 0, (asked > end) }')"
 }
 
+answered() { read -r -t 0 -u "${ACT_OUT[$1]}"; }
+
 test_a_grant_that_crosses_with_an_interrupted_wait_is_passed_on() {
-	local i t ms=30
-	# b's time is up about when a gives the lock back (closer each time): b has it, or c gets it at once.
+	local i t n
+	# b's time is up about when a gives the lock back: b has it, or c gets it at once. Which of them differs from round to round.
 	actor a 1; actor b 2; actor c 3
 	F=$D/y
+	: >"$W/crossed"
 	for n in a b c; do ask $n open x c "$F" >/dev/null; done
-	for i in $(seq 30); do
+	for i in $(seq 200); do
 		assertEquals OK "$(ask a flock x EX)"
-		ask b alarm $ms norestart >/dev/null
+		ask b alarm $((5 + RANDOM % 40)) norestart >/dev/null
 		tell b flock x EX
 		tell c flock x EX
-		sleep 0.02
+		nap 0.0$((10 + RANDOM % 30))
 		tell a flock x UN
-		t=$(reply b 5)
-		if [ "$t" = OK ]; then
-			ask b flock x UN >/dev/null
-			ms=$((ms > 6 ? ms - 3 : ms))
-		else
-			ms=$((ms + 4))
+		assertEquals OK "$(reply a)"
+		# On a slow machine b's time may be up before it waits at all. Then it waits on, perhaps behind c: a round for nothing.
+		must 'answered b || answered c'
+		if ! wait_until 'answered b' 1; then
+			assertEquals OK "$(reply c)"; ask c flock x UN >/dev/null
+			[ "$(reply b)" != OK ] || ask b flock x UN >/dev/null
+			continue
 		fi
+		t=$(reply b)
 		[ "$t" = OK ] || [ "$t" = EINTR ] || fail "b: $t"
+		[ "$t" != OK ] || ask b flock x UN >/dev/null
+		# Not when b's grant runs out: by the time b answers it has been passed on.
+		assertContains "in Redis, when b had said $t: c (${ACT_PID[c]})" "$(R get "lock:$F")" ":${ACT_PID[c]}:"
+		assertEquals "c, after b said $t" OK "$(reply c)"
 		echo "$t" >>"$W/crossed"
-		assertEquals "c, after b said $t" OK "$(reply c 5)"
-		ask c took >"$W/took"
-		assertBetween "c's milliseconds" 0 900 "$(sed 's/OK //' "$W/took")"
-		reply a >/dev/null
 		ask c flock x UN >/dev/null
+		[ "$i" -lt 12 ] || [ "$(sort -u "$W/crossed" | count)" = 1 ] || break
 	done
 	assertEquals "both ways were seen ($(sort "$W/crossed" | uniq -c | tr '\n' ' '))" 2 "$(sort -u "$W/crossed" | count)"
 	assertNoKeys

@@ -3,6 +3,8 @@
 # through a file system of its own (bindfs), which is what a network file system without locks is like.
 #
 # The mounts are in a namespace of the suite's own, with which they go.
+#
+# asan: no: the time is other people's programs'; the other suites make the calls that those make
 [ -n "${NFTEST_NS:-}" ] || NFTEST_NS=1 exec unshare -m --propagation private bash "$0" "$@"
 . "$(dirname "$0")/../lib-records.sh"
 
@@ -17,7 +19,7 @@ share() {
 		mkdir -p "$W/mnt$h"; rm -rf "${HOSTS:?}/$h"; ln -sfn "$W/mnt$h" "$HOSTS/$h"
 		bindfs -f -o attr_timeout=0,entry_timeout=0,negative_timeout=0,direct_io "$W/share" "$W/mnt$h" >>"$W/bindfs.log" 2>&1 &
 	done
-	for h in 1 2; do wait_until 'mountpoint -q "$W/mnt$h"' 10 || { fail "no bindfs: $(cat "$W/bindfs.log")"; return 1; }; done
+	for h in 1 2; do wait_until 'mountpoint -q "$W/mnt$h"' || { fail "no bindfs: $(cat "$W/bindfs.log")"; return 1; }; done
 }
 unshare_hosts() {
 	local h
@@ -32,8 +34,17 @@ tearDown() { unshare_hosts 2>/dev/null; rm -f "$W"/shared/*; suite_tearDown; }
 
 # until_told: a shell's words that say "ready", and end when the test says "go".
 until_told="touch $W/shared/ready; until [ -e $W/shared/go ]; do sleep 0.02; done"
-ready() { must '[ -e "$W/shared/ready" ]' "${1:-10}"; rm -f "$W/shared/ready"; }
+ready() { must '[ -e "$W/shared/ready" ]'; rm -f "$W/shared/ready"; }
 go() { touch "$W/shared/go"; }
+
+# scripts: how many Redis has run since its counters were reset.
+scripts() { R info commandstats | tr -d '\r' | awk -F '[:=,]' '/^cmdstat_eval(sha)?:/ { n += $3 } END { print n + 0 }'; }
+# What killed processes have left goes by itself.
+assertAllExpire() {
+	assertEquals "keys without an expiry" "" "$(R eval 'local r = {}
+		for _, k in ipairs(redis.call("KEYS", "*")) do if redis.call("PTTL", k) < 0 then r[#r + 1] = k end end
+		return r' 0)"
+}
 
 test_the_hosts_of_this_suite_share_files_and_no_locks() {
 	share || return 0
@@ -59,8 +70,10 @@ test_sqlite_one_writer_at_a_time() {
 	H 2 sqlite3 "$D/t.db" 'select count(*) from t' >"$W/out" 2>&1; status_is 0 $? "a reader meanwhile" "$W/out"
 	assertEquals "sees nothing yet" 0 "$(cat "$W/out")"
 	spawn 2 sqlite3 -cmd '.timeout 20000' "$D/t.db" 'begin immediate' 'insert into t values(2)' 'commit' "select count(*) from t" >"$W/out" 2>&1
-	# It tries again and again: there is no event.
-	sleep 0.3; assertTrue "it waits: $(cat "$W/out")" "kill -0 $PID"
+	# It tries again and again, and nobody else asks just now.
+	R config resetstat >/dev/null
+	[ -n "$WORLD" ] || must '[ "$(scripts)" -ge 3 ]'
+	assertTrue "it waits: $(cat "$W/out")" "kill -0 $PID"
 	go
 	wait $p; assertEquals 0 $?
 	wait "$PID"; status_is 0 $? "the one that waited" "$W/out"
@@ -84,7 +97,7 @@ test_sqlite_readers_together_and_no_writer_among_them() {
 	assertNoKeys
 }
 
-test_sqlite_a_thousand_inserts_of_two_hosts_into_one_database() {
+test_sqlite_three_hundred_inserts_of_two_hosts_into_one_database() {
 	local h p1="" p2=""
 	need sqlite3 && share || return 0
 	cat >"$W/insert.py" <<-'S'
@@ -92,7 +105,7 @@ test_sqlite_a_thousand_inserts_of_two_hosts_into_one_database() {
 		db = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
 		db.execute("pragma synchronous=off")
 		db.execute("pragma busy_timeout=0")
-		for i in range(500):
+		for i in range(150):
 		    while True:
 		        try:
 		            db.execute("begin immediate")
@@ -109,10 +122,10 @@ test_sqlite_a_thousand_inserts_of_two_hosts_into_one_database() {
 		db.close()
 	S
 	H 1 sqlite3 "$D/t.db" 'create table t(n, host)'
-	for h in 1 2; do spawn $h timeout 60 python3 "$W/insert.py" "$D/t.db" $h 2>"$W/err$h"; eval "p$h=$PID"; done
+	for h in 1 2; do spawn $h timeout 240 python3 "$W/insert.py" "$D/t.db" $h 2>"$W/err$h"; eval "p$h=$PID"; done
 	wait "$p1"; status_is 0 $? "host 1" "$W/err1"
 	wait "$p2"; status_is 0 $? "host 2" "$W/err2"
-	assertEquals "rows, different ones, the last one, hosts" "1000|1000|1000|2" \
+	assertEquals "rows, different ones, the last one, hosts" "300|300|300|2" \
 		"$(H 1 sqlite3 "$D/t.db" 'select count(*), count(distinct n), max(n), count(distinct host) from t')"
 	assertEquals ok "$(H 2 sqlite3 "$D/t.db" 'pragma integrity_check')"
 	assertNoKeys
@@ -120,36 +133,35 @@ test_sqlite_a_thousand_inserts_of_two_hosts_into_one_database() {
 
 # --- ping_pong: samba's test of a cluster's record locks ------------------------------------------------------------
 
-# pingpong SECONDS ARG...: on both hosts with three locks; what they say in $W/out1 and $W/out2.
+# pingpong LINE... -- ARG...: on both hosts with three locks, until both have said such lines; what they say in $W/out1 and
+# $W/out2.
 pingpong() {
-	local h p1="" p2="" seconds=$1
+	local h l p1="" p2="" lines=()
+	while [ "$1" != -- ]; do lines+=("$1"); shift; done
 	shift
-	for h in 1 2; do spawn $h NETFLOCK_TTL=1s timeout "$seconds" ping_pong "$@" "$D/pp" 3 >"$W/out$h" 2>&1; eval "p$h=$PID"; done
-	wait "$p1"; wait "$p2"
-	for h in 1 2; do
-		assertNotContains "host $h" "$(cat "$W/out$h")" failed
-		tr '\r' '\n' <"$W/out$h" | grep -q '[1-9][0-9]* locks/sec' || fail "host $h: $(cat "$W/out$h")"
-	done
+	for h in 1 2; do spawn $h ping_pong "$@" "$D/pp" 3 >"$W/out$h" 2>&1; eval "p$h=$PID"; done
+	for h in 1 2; do for l in "${lines[@]}"; do must "tr '\\r' '\\n' <'$W/out$h' | grep -q '$l'"; done; done
+	kill "$p1" "$p2"; { wait "$p1"; wait "$p2"; } 2>/dev/null
+	for h in 1 2; do assertNotContains "host $h" "$(cat "$W/out$h")" failed; done
 }
 
 test_ping_pong_of_two_hosts() {
 	need ping_pong || return 0
-	pingpong 3
-	[ -n "$WORLD" ] || must '[ -z "$(leftover_keys)" ]' 9 # killed holders and waiters expire
+	pingpong '[1-9][0-9]* locks/sec' --
+	assertAllExpire
 }
 
 test_ping_pong_with_data_counts_two_processes() {
-	local h
+	local h n seen
 	need ping_pong && share || return 0
-	pingpong 4 -rw
+	pingpong '^data increment = 2' '[1-9][0-9]* locks/sec' -- -rw
 	# Between two turns of one host each byte has grown by one for each that takes part: 2, but 1 while a host is alone, at
 	# first or at last. Where locks fail a host may have several turns in a row.
-	local seen
 	for h in 1 2; do
 		seen=$(tr '\r' '\n' <"$W/out$h" | sed -n 's/^data increment = //p')
 		assertEquals "host $h: increments that are neither" "" "$(grep -vx '[12]' <<<"$seen" | sort -nu | paste -sd' ')"
-		assertContains "host $h: never two" "$seen" 2
-		assertBetween "host $h: changes" 1 8 "$(count <<<"$seen")"
+		n=$(count <<<"$seen")
+		assertTrue "host $h: $n changes" "[ $n -le 8 ]"
 	done
 }
 
@@ -230,7 +242,7 @@ test_java() {
 		}
 	S
 	[ -e "$W/java/Lock.class" ] || javac -d "$W/java" "$W/java/Lock.java"; assertEquals "javac" 0 $?
-	spawn 1 java -Xshare:auto -XX:TieredStopAtLevel=1 -cp "$W/java" Lock "$F" w 1 1 "$W/shared/ready" "$W/shared/go"; p=$PID; ready 20
+	spawn 1 java -Xshare:auto -XX:TieredStopAtLevel=1 -cp "$W/java" Lock "$F" w 1 1 "$W/shared/ready" "$W/shared/go"; p=$PID; ready
 	java2() { H 2 java -Xshare:auto -XX:TieredStopAtLevel=1 -cp "$W/java" Lock "$F" "$@"; }
 	assertEquals "lock(1, 1)" busy "$(java2 w 1 1)"
 	assertEquals "lock(1, 1, shared)" busy "$(java2 r 0 2)"
@@ -273,7 +285,7 @@ test_stress_ng_verifies_its_locks() {
 	same_result stress-ng --temp-path . --verify --flock 2 --flock-ops 300 --lockf 2 --lockf-ops 300 \
 		--lockofd 2 --lockofd-ops 300 --locka 2 --locka-ops 300 --timeout 60
 	assertEquals 0 $RC
-	must '[ -z "$(leftover_keys)" ]' 5
+	assertAllExpire
 }
 
 # --- commands -------------------------------------------------------------------------------------------------------
@@ -312,9 +324,9 @@ test_procmail_waits_for_the_mailbox() {
 	S
 	# Debian's is set-group-id, which no preload reaches; without -p it clears its environment.
 	cp /usr/bin/procmail "$W/procmail"; chmod 755 "$W/procmail"
-	# AddressSanitizer ends it, for a fault of its own.
-	NF_PRELOAD=$PLAIN_SO spawn_told "$W/mail" 2 "$W/procmail" -p -m "$W/procmailrc"; p=$PID
-	sleep 0.5; assertTrue "it does not wait" "kill -0 $p"
+	spawn_told "$W/mail" 2 "$W/procmail" -p -m "$W/procmailrc"; p=$PID
+	# In the kernel, or in the queue.
+	must 'grep -q "^72 " "/proc/$p/syscall" || [ "$(R zcard "netflock:{lock:$D/mbox}:rqueue")" = 1 ]'
 	assertEquals "it has delivered already" "" "$(bare 2 cat "$D/mbox" | head -n 1)"
 	says OK a pset m u set 0 0
 	wait $p; assertEquals 0 $?
@@ -330,13 +342,12 @@ test_dpkg_locks_its_database() {
 	printf '#!/bin/sh\n%s\n' "$until_told" >"$W/pkg/DEBIAN/preinst"; chmod 755 "$W/pkg/DEBIAN/preinst"
 	dpkg-deb --root-owner-group -b "$W/pkg" "$W/trial.deb" >/dev/null; assertEquals 0 $?
 	for h in 1 2; do bare $h sh -c "mkdir -p $D/dpkg/info $D/dpkg/updates $D/dpkg/triggers; : >>$D/dpkg/status; : >>$D/dpkg/available"; done
-	install_on() { H "$1" timeout 30 dpkg --admindir="$D/dpkg" --instdir="$W/inst$1" --force-script-chrootless --log="$W/dpkg.log" -i "$W/trial.deb"; }
+	install_on() { H "$1" timeout 60 dpkg --admindir="$D/dpkg" --instdir="$W/inst$1" --force-script-chrootless --log="$W/dpkg.log" -i "$W/trial.deb"; }
 	mkdir -p "$W/inst1" "$W/inst2"
 	install_on 1 >"$W/out1" 2>&1 & p=$!
 	ready
-	(sleep 10; go) & local limit=$! # should host 2 get in, it would wait too
+	# Should host 2 get in, it would wait, too, and time out.
 	install_on 2 >"$W/out2" 2>&1; status_is 2 $? "dpkg on host 2" "$W/out2"
-	kill $limit; { wait $limit; } 2>/dev/null
 	assertContains "$(cat "$W/out2")" "lock"
 	go; wait $p; status_is 0 $? "dpkg on host 1" "$W/out1"
 	install_on 2 >"$W/out2" 2>&1; status_is 0 $? "dpkg on host 2, afterwards" "$W/out2"

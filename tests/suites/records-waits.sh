@@ -2,12 +2,22 @@
 # F_SETLKW: who waits for whom, deadlocks between hosts, signals, and Redis away.
 . "$(dirname "$0")/../lib-records.sh"
 
-# Signals end the waits of NAME's process.
-interrupt() { kill -USR1 "${ACT_PID[$1]}"; }
+# interrupt NAME: a signal to that process, when it is asleep: in fcntl(), in recv() for Redis' message, or in read() while Redis
+# is away. One that comes just before would be lost, as it would be with the kernel's own call.
+asleep() {
+	local nr state _
+	read -r nr _ <"/proc/${ACT_PID[$1]}/syscall"
+	read -r _ _ state _ <"/proc/${ACT_PID[$1]}/stat"
+	case $state$nr in S72 | S25 | S45 | S207 | S0 | S63) return 0 ;; *) return 1 ;; esac
+}
+interrupt() {
+	must "asleep $1"
+	kill -USR1 "${ACT_PID[$1]}"
+}
 
 # nobody_waits: neither in the kernel nor in Redis is there a waiter of ours.
 nobody_waits() {
-	[ -n "$WORLD" ] || must '[ -z "$(R keys "*queue"; R keys "netflock:waits:*")" ]' 3
+	[ -n "$WORLD" ] || must '[ -z "$(R keys "*queue"; R keys "netflock:waits:*")" ]'
 }
 
 # --- getting in -----------------------------------------------------------------------------------------------
@@ -39,15 +49,16 @@ test_a_waiter_gets_in_when_the_holder_closes_exits_or_dies() {
 	starts_waiting a lockf x lock 10; actors_end b; is_in a
 	cast b@2
 	starts_waiting b psetw x r set 5 1; tell a _exit 0; is_in b
-	actors_close; kill_strays
-	cast a@1 b@2
+	actors_end b; actors_close
+	NF_TTL=1s cast a@1; cast b@2
 	says OK a pset x w set 0 10
 	starts_waiting b psetw x w set 9 1
-	kill -KILL "${ACT_PID[a]}"; { wait "${ACT_PID[a]}"; } 2>/dev/null
-	is_in b # within the lease and a second: it waits that long, and no longer
+	killed a
+	is_in b # nobody wakes it: it looks by itself when the lease is over
 	quiet_end b
 }
 
+# asan: no: records-model.sh does that there, at random
 test_lockf_and_descriptions_wait_too() {
 	cast a@1 b@2 c@3
 	says OK a lockf x lock 10
@@ -64,24 +75,41 @@ test_lockf_and_descriptions_wait_too() {
 	quiet_end
 }
 
+# calls COMMAND...: how many of them Redis has served, also in scripts; a BLPOP counts when it ends.
+calls() {
+	R info commandstats | tr -d '\r' | awk -F '[:=,]' -v of=" $* " '{ sub(/^cmdstat_/, "", $1); if (index(of, " " $1 " ")) n += $3 } END { print n + 0 }'
+}
+blocked() { [ "$(R info clients | sed -n 's/^blocked_clients:\([0-9]*\).*/\1/p')" = "$1" ]; }
+
 test_it_is_woken_and_does_not_poll() {
-	local t
+	local n=5 t0 least
+	with_shim || return 0
 	cast a@1 b@2
 	says OK a pset x w set 0 10
-	for _ in 1 2 3 4 5; do
+	R config set notify-keyspace-events El >/dev/null
+	redis-cli -s "$SOCK" subscribe __keyevent@0__:lpop >"$W/events" &
+	must '[ -s "$W/events" ]'
+	R config resetstat >/dev/null
+	t0=$(now_ms)
+	for _ in $(seq $n); do
 		starts_waiting b psetw x w set 0 10
-		t=$(now_ms)
+		must 'blocked 1'
 		says OK a pset x u set 0 10
 		is_in b
-		t=$(($(now_ms) - t))
-		[ $t -lt "${best:-99999}" ] && local best=$t
 		says OK b pset x u set 0 0
 		says OK a pset x w set 0 10
 	done
-	assertBetween "milliseconds, the best of five" 0 60 "$best"
+	assertEquals "messages" $n "$(calls rpush)"
+	assertEquals "looks without sleeping" 0 "$(calls lpop lrange llen rpop)"
+	# The messages have reached it. (It looks by itself every 2.6 s, which may be just then on a machine that is so slow.)
+	least=$((n - ($(now_ms) - t0) / 2600))
+	[ $least -ge 1 ] || least=1
+	must '[ "$(grep -c "^netflock:.*:wait:" "$W/events")" -ge $least ]'
+	R config set notify-keyspace-events "" >/dev/null
 	quiet_end
 }
 
+# asan: no: it is about the scripts in Redis
 test_waiters_on_one_range_get_in_in_their_order() {
 	local n
 	with_shim || return 0 # the kernel promises none
@@ -99,6 +127,7 @@ test_waiters_on_one_range_get_in_in_their_order() {
 	quiet_end
 }
 
+# asan: no: it is about the scripts in Redis
 test_a_waiter_holds_back_nobody_whose_range_is_free() {
 	cast a@1 b@2 c@3 d@4
 	says OK a pset x w set 0 10
@@ -120,6 +149,7 @@ test_a_waiter_holds_back_nobody_whose_range_is_free() {
 	quiet_end
 }
 
+# asan: no: records-model.sh does that there, at random
 test_a_waiter_holds_nothing_yet() {
 	cast a@1 b@2 c@2 d@3
 	says OK a pset x w set 0 10
@@ -135,53 +165,47 @@ test_a_waiter_holds_nothing_yet() {
 }
 
 test_local_waiters_and_those_of_other_hosts_all_get_in() {
-	local n i left
+	local n left
 	cast a@1 b@1 c@1 d@2 e@2
 	says OK a pset x w set 0 10
 	for n in b c d e; do starts_waiting $n psetw x w set 0 10; done
 	says OK a pset x u set 0 0
 	left="b c d e"
-	for i in 1 2 3 4; do
+	while [ -n "$left" ]; do
 		# One is in, the others are not.
 		local in=''
-		wait_until 'for n in $left; do in_wait $n || { in=$n; break; }; done; [ -n "$in" ] && in=$(reply_of $left) && [ -n "$in" ]' 5 ||
-			{ fail "nobody gets in; left: $left"; return; }
-		taken a 0 1
+		must 'one_of $left' || return
+		says EAGAIN a pset x r set 0 1
 		left=$(tr ' ' '\n' <<<"$left" | grep -vx "$in" | paste -sd' ')
 		for n in $left; do still_waits $n 020; done
 		says OK "$in" pset x u set 0 0
 	done
-	assertEquals "" "$left"
 	nobody_waits
 	quiet_end
 }
-reply_of() { # NAME...: the one of them that has an answer, which is read
-	local n line
-	for n; do
-		if read -r -t 0.01 -u "${ACT_OUT[$n]}" line; then
-			[ "$line" = OK ] && echo "$n"
-			return
-		fi
+one_of() { # NAME...: the one of them that has an answer, which is OK, as $in
+	for in; do
+		if read -r -t 0 -u "${ACT_OUT[$in]}"; then is_in "$in"; return 0; fi
 	done
+	return 1
 }
 
+# asan: no: it is about the scripts in Redis
 test_twenty_waiters_on_ranges_of_their_own_no_stampede() {
-	local i t ran
+	local i
 	with_shim || return 0
 	cast a@1
 	says OK a pset x w set 0 200
 	for i in {1..20}; do cast "w$i@$((i + 1))"; tell "w$i" psetw x w set $((10 * i - 10)) 10; done
-	must '[ "$(R zcard "netflock:{lock:$F}:rqueue")" = 20 ]' 20
-	scripts() { R info commandstats | sed -n 's/^cmdstat_eval\(sha\)\?:calls=\([0-9]*\).*/\2/p' | awk '{ n += $1 } END { print n + 0 }'; }
+	must 'blocked 20'
 	R config resetstat >/dev/null
-	t=$(now_ms)
 	says OK a pset x u set 100 10
 	is_in w11
 	for i in 1 10 12 20; do in_wait "w$i" || fail "w$i woke up"; done
-	ran=$(scripts)
-	t=$(($(now_ms) - t))
-	# One to unlock, one or two of the waiter; a place is kept every 2.6 s, a lease every second.
-	assertBetween "scripts run for one unlock with twenty waiters, in $t ms" 2 $((8 + 21 * t / 1000)) "$ran"
+	assertEquals "messages to waiters" 1 "$(calls rpush)"
+	# One script to unlock, one or two of the waiter; those who sleep look by themselves when they have slept for long enough.
+	local ran; ran=$(calls eval evalsha)
+	assertTrue "$ran scripts run for one unlock with twenty waiters" "[ $ran -le $((8 + $(calls blpop))) ]"
 	says OK a pset x u set 0 0
 	for i in 1 2 3 4 5 6 7 8 9 10 12 13 14 15 16 17 18 19 20; do is_in "w$i"; done
 	nobody_waits
@@ -190,6 +214,7 @@ test_twenty_waiters_on_ranges_of_their_own_no_stampede() {
 
 # --- deadlock ---------------------------------------------------------------------------------------------------
 
+# asan: no: records-model.sh does that there, at random
 test_of_two_that_wait_for_each_other_exactly_one_is_told() {
 	cast a@1 b@2
 	says OK a pset x w set 0 10
@@ -208,6 +233,7 @@ test_of_two_that_wait_for_each_other_exactly_one_is_told() {
 	quiet_end
 }
 
+# asan: no: records-model.sh does that there, at random
 test_a_circle_of_three_hosts_and_of_two_files() {
 	local n
 	cast a@1 b@2 c@3
@@ -227,6 +253,7 @@ test_a_circle_of_three_hosts_and_of_two_files() {
 	quiet_end
 }
 
+# asan: no: records-model.sh does that there, at random
 test_two_readers_that_both_want_to_write() {
 	cast a@1 b@2
 	says OK a pset x r set 0 10; says OK b pset x r set 0 10
@@ -252,6 +279,7 @@ test_a_circle_over_a_local_wait() {
 	quiet_end
 }
 
+# asan: no: records-model.sh does that there, at random
 test_no_deadlock_where_somebody_can_go_on() {
 	cast a@1 b@2 c@3 d@4
 	# A chain: d waits for c, c for b, b for a; and a reader among readers.
@@ -298,7 +326,7 @@ test_descriptions_are_never_told_of_a_deadlock() {
 	says OK a oset x w set 0 1; says OK b oset x w set 1 1
 	starts_waiting a osetw x w set 1 1
 	starts_waiting b osetw x w set 0 1
-	still_waits a 400; still_waits b
+	still_waits a 200; still_waits b
 	interrupt b; is_in b EINTR
 	says OK b oset x u set 0 0
 	is_in a
@@ -380,16 +408,23 @@ interrupted() {
 	nobody_waits
 	quiet_end
 }
+# asan: no: records-model.sh does that there, at random
 test_a_handler_without_sa_restart_ends_the_wait_for_another_host() { interrupted a@1 b@2; }
 test_a_handler_without_sa_restart_ends_the_wait_in_the_kernel() { interrupted a@1 b@1; }
 
 test_alarm_ends_the_wait_when_it_rings() {
-	cast a@1 b@2
+	cast a@1
+	actor b 2 NETFLOCK_CONNECT_TIMEOUT=500ms
+	says OK b open x rw keep "$F"
 	says OK a pset x w set 0 10
-	local t; t=$(now_ms)
-	says OK b alarm 400 norestart
-	says EINTR b psetw x w set 0 10
-	assertBetween "milliseconds since it was set" 400 1500 $(($(now_ms) - t))
+	says OK b alarm 700 norestart
+	tell b psetw x w set 0 10
+	must 'in_wait b || read -t 0 -u "${ACT_OUT[b]}"'
+	# From here on nothing but the alarm can end its sleep: Redis is asleep, too.
+	kill -STOP "$REDIS_PID"
+	is_in b EINTR
+	kill -CONT "$REDIS_PID"
+	nobody_waits
 	quiet_end
 }
 
@@ -409,6 +444,7 @@ test_a_handler_with_sa_restart_does_not_end_the_wait() {
 	nobody_waits
 }
 
+# asan: no: records-model.sh does that there, at random
 test_an_interrupted_upgrade_leaves_the_shared_lock() {
 	cast a@1 b@2 c@3
 	says OK a pset x r set 0 10; says OK b pset x r set 0 10
@@ -430,7 +466,7 @@ test_what_does_not_wait_is_not_interrupted() {
 		signal.siginterrupt(signal.SIGALRM, True)
 		f = open(sys.argv[1], "r+")
 		signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-		for i in range(300):
+		for i in range(150):
 		    try:
 		        fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 5)
 		        sys.exit("got in")
@@ -445,21 +481,15 @@ test_what_does_not_wait_is_not_interrupted() {
 	quiet_end
 }
 
+# asan: no: it is about the scripts in Redis
 test_a_waiter_that_is_killed_is_passed_over() {
-	local sig
-	cast a@1 d@4
+	cast a@1 b@2 d@4
 	says OK a pset x w set 0 10
-	for sig in TERM KILL; do
-		cast b@2
-		starts_waiting b psetw x w set 0 10
-		starts_waiting d psetw x w set 0 10
-		kill -$sig "${ACT_PID[b]}"; { wait "${ACT_PID[b]}"; } 2>/dev/null
-		says OK a pset x u set 0 0
-		is_in d # within a grant's short lease
-		says OK d pset x u set 0 0
-		says OK a pset x w set 0 10
-	done
+	starts_waiting b psetw x w set 0 10
+	starts_waiting d psetw x w set 0 10
+	killed b
 	says OK a pset x u set 0 0
+	is_in d # within a grant's short lease
 	nobody_waits
 	quiet_end a d
 }
@@ -482,7 +512,7 @@ test_redis_away_is_enolck_and_never_busy_or_free() {
 	assertEquals "READY OK OK" "$(paste -sd' ' "$W/out")"
 	says OK a pset x u set 0 0
 	redis_stop; redis_start
-	must '[ "$(ask b pset x w set 0 10)" = OK ]' 5
+	must 'answers OK b pset x w set 0 10'
 	says OK b pset x u set 0 0
 	quiet_end
 }
@@ -501,7 +531,7 @@ test_a_blocking_call_waits_for_redis_or_fails_as_told() {
 	is_in a
 	quiet_end
 }
-still_silent() { local line; read -r -t 0.5 -u "${ACT_OUT[$1]}" line && fail "$1 should wait, and says $line"; }
+still_silent() { local line; read -r -t 0.2 -u "${ACT_OUT[$1]}" line && fail "$1 should wait, and says $line"; }
 
 test_redis_away_does_not_let_a_signal_be_lost() {
 	with_shim || return 0

@@ -2,7 +2,7 @@
 # netflock release: a lock is taken from whoever has it.
 . "$(dirname "$0")/../lib.sh"
 
-nf() { NETFLOCK_URL=$NF_URL NETFLOCK_PREFIX=$D NETFLOCK_TTL=3s "$NETFLOCK" "$@"; }
+nf() { NETFLOCK_URL=$NF_URL NETFLOCK_PREFIX=$D "$NETFLOCK" "$@"; }
 release() { nf release "$@" >"$W/out" 2>"$W/err"; RC=$?; }
 fence_now() { R get "netflock:{lock:$F}:fence"; }
 # On a terminal: answers once the question is there.
@@ -31,12 +31,12 @@ PY
 	RC=$?
 }
 
-# A process that holds by itself, without a keeper; ON_LOST as told. $PID
+# A process that holds by itself, without a keeper; ON_LOST as told. $PID. It learns of a release when it renews.
 HOLD='import fcntl, os, sys, time
 f = open(sys.argv[1], "r+" if os.path.exists(sys.argv[1]) else "w+")
 getattr(fcntl, sys.argv[2])(f, fcntl.LOCK_SH if sys.argv[3:] else fcntl.LOCK_EX)
 time.sleep(60)'
-hold() { spawn "$1" NETFLOCK_KEEPER=never NETFLOCK_TTL=1s NETFLOCK_LOG="$W/lost.$1" "${@:2}"; }
+hold() { spawn "$1" NETFLOCK_KEEPER=never NETFLOCK_TTL=3s NETFLOCK_LOG="$W/lost.$1" "${@:2}"; }
 
 test_a_lock_is_released_and_the_holder_is_told() {
 	hold 1 NETFLOCK_ON_LOST=USR1 /usr/bin/python3 -c "$HOLD" "$F" flock; local p=$PID
@@ -46,7 +46,7 @@ test_a_lock_is_released_and_the_holder_is_told() {
 	assertContains "who had it" "$(cat "$W/out")" "$p"
 	assertContains "$(cat "$W/out")" "released: 1 holder"
 	assertTrue "the fence moves on" "[ $(fence_now) -gt $fence ]"
-	must '! kill -0 '$p' 2>/dev/null' 5 "the holder gets its signal;"
+	must '! kill -0 '$p' 2>/dev/null' "$PATIENCE" "the holder gets its signal;"
 	{ wait $p; RC=$?; } 2>/dev/null
 	assertEquals "SIGUSR1" $((128 + 10)) $RC
 	assertContains "$(cat "$W/lost.1")" "lost the lock on lock:$F"
@@ -61,7 +61,7 @@ test_the_next_waiter_gets_it() {
 	spawn 2 flock "$F" sleep 61
 	must '[ "$(R zcard "netflock:{lock:$F}:queue")" = 1 ]'
 	release --yes "lock:$F"; status_is 0 $RC "by its key" "$W/err"
-	must 'R get "lock:$F" | grep -q :host2:' 5 "the waiter has it;"
+	must 'R get "lock:$F" | grep -q :host2:' "$PATIENCE" "the waiter has it;"
 	must 'grep -qs "lost the lock" $W/lost.1'
 	assertTrue "only logged" "kill -0 $p"
 	R get "lock:$F" | grep -q :host2:
@@ -82,7 +82,7 @@ test_record_locks_are_released_too() {
 	hold 1 NETFLOCK_ON_LOST=USR1 /usr/bin/python3 -c "$HOLD" "$F" lockf; local p=$PID
 	must '[ "$(R zcard "netflock:{lock:$F}:leases")" = 1 ]'
 	release --yes "$F"; status_is 0 $RC "released" "$W/err"
-	must '! kill -0 '$p' 2>/dev/null' 5 "the holder gets its signal;"
+	must '! kill -0 '$p' 2>/dev/null' "$PATIENCE" "the holder gets its signal;"
 	{ wait $p; RC=$?; } 2>/dev/null
 	assertEquals "SIGUSR1" $((128 + 10)) $RC
 	assertContains "$(cat "$W/lost.1")" "lost the lock on lock:$F"
@@ -90,7 +90,7 @@ test_record_locks_are_released_too() {
 }
 
 test_what_a_keeper_has_is_released() {
-	spawn 1 NETFLOCK_TTL=1s NETFLOCK_LOG="$W/keeper.log" flock "$F" sleep 61
+	spawn 1 NETFLOCK_TTL=3s NETFLOCK_LOG="$W/keeper.log" flock "$F" sleep 61
 	wait_held "$F"
 	release --yes "$F"; status_is 0 $RC "released" "$W/err"
 	must 'grep -qs "lost the lock on lock:$F" $W/keeper.log'
@@ -98,7 +98,7 @@ test_what_a_keeper_has_is_released() {
 }
 
 test_a_value_of_another_program_is_released() {
-	R set "lock:$F" 'plain token' px 60000 >/dev/null
+	R set "lock:$F" 'plain token' px 600000 >/dev/null
 	release --yes "$F"; status_is 0 $RC "released" "$W/err"
 	assertFalse "held '$F'"
 }
@@ -111,7 +111,7 @@ test_nobody_has_it() {
 }
 
 test_it_needs_a_yes() {
-	R set "lock:$F" plain px 60000 >/dev/null
+	R set "lock:$F" plain px 600000 >/dev/null
 	release "$F" </dev/null; assertEquals "no terminal" 2 $RC
 	assertContains "$(cat "$W/err")" --yes
 	assertTrue "nothing is released" "held '$F'"
@@ -123,12 +123,12 @@ test_it_needs_a_yes() {
 
 # The holder changes while the question stands: what was not shown is not taken.
 test_only_what_was_shown_is_taken() {
-	R set "lock:$F" first px 60000 >/dev/null
+	R set "lock:$F" first px 600000 >/dev/null
 	mkfifo "$W/go"
 	cat "$W/go" | NETFLOCK_URL=$NF_URL NETFLOCK_PREFIX=$D script -qec "$NETFLOCK release $F" /dev/null >"$W/out" 2>&1 &
 	local p=$!
 	must 'grep -q first $W/out && grep -q "y/N" $W/out'
-	R set "lock:$F" second px 60000 >/dev/null
+	R set "lock:$F" second px 600000 >/dev/null
 	echo y >"$W/go"
 	wait $p; RC=$?
 	assertEquals "$(cat "$W/out")" 1 $RC

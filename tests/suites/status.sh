@@ -2,17 +2,19 @@
 # What netflock status and netflock run make of hostile values, servers, paths and programs.
 . "$(dirname "$0")/../lib.sh"
 
-nf() { NETFLOCK_URL=${URL:-$NF_URL} NETFLOCK_PREFIX=$D "$NETFLOCK" "$@"; }
+# An answer of many megabytes may take its time.
+nf() { NETFLOCK_URL=${URL:-$NF_URL} NETFLOCK_PREFIX=$D NETFLOCK_CONNECT_TIMEOUT=${PATIENCE}s "$NETFLOCK" "$@"; }
 run() { NETFLOCK_URL=$NF_URL NETFLOCK_PREFIX=$D "$NETFLOCK" run -- "$@"; }
 status() { nf status "$@" >"$W/out" 2>"$W/err"; RC=$?; }
-# json EXPRESSION: of the array d that status --json prints
-json() { nf status --json >"$W/json"; python3 -c 'import json,sys; d=json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$W/json" "$1"; }
+# now EXPRESSION: of what status --json prints now
+now() { nf status --json >"$W/json"; json "$W/json" "$1"; }
+suite_setup() { json_start; }
 T1=nf1:00000000000000000000000000000000:1:2:00000000000000000000000000000000:alpha:11:one:1700000000000
 T2=nf1:00000000000000000000000000000000:1:3:00000000000000000000000000000000:beta:22:two:1700000000000
 
 test_values_of_other_types_do_not_hide_the_locks() {
 	R hset lock:hash a b >/dev/null
-	R set lock:good "$T1" px 20000 >/dev/null
+	R set lock:good "$T1" px 600000 >/dev/null
 	R lpush 'netflock:{lock:good}:queue' x >/dev/null
 	R set 'netflock:{lock:good}:fence' nonsense >/dev/null
 	R zadd lock:set inf tok 1 expired >/dev/null
@@ -25,7 +27,7 @@ test_values_of_other_types_do_not_hide_the_locks() {
 	assertTrue 'grep -q "shared.*\"tok\".*forever.*lock:set" "$W/out"'
 	assertTrue 'grep -q "\"\".*forever.*lock:empty" "$W/out"'
 	assertNotContains "$(cat "$W/out")" expired
-	assertEquals '[None]' "$(json '[e["holders"][0]["fence"] for e in d if e["key"] == "lock:good"]')"
+	assertEquals '[None]' "$(now '[e["holders"][0]["fence"] for e in d if e["key"] == "lock:good"]')"
 }
 
 test_huge_and_binary_values_are_cut_and_escaped() {
@@ -35,9 +37,9 @@ test_huge_and_binary_values_are_cut_and_escaped() {
 	def c(*a):
 	    a = [x if isinstance(x, bytes) else str(x).encode() for x in a]
 	    s.sendall(b"*%d\r\n" % len(a) + b"".join(b"$%d\r\n%s\r\n" % (len(x), x) for x in a)); f.readline()
-	c("SET", "lock:big", "A" * 30000000)
+	c("SET", "lock:big", "A" * 17000000)
 	c("SET", b"lock:bin\x1b[31m\xff\xc2\x9b\0\n{*?", b"\x1b]0;evil\x07\xff\0")
-	for i in range(8): c("ZADD", "lock:bigset", 9e15, b"%d" % i + b"B" * 3000000)
+	for i in range(6): c("ZADD", "lock:bigset", 9e15, b"%d" % i + b"B" * 3000000)
 	for i in range(6000): c("ZADD", "lock:many", 9e14 + i, "m%d" % i)
 	PY
 	status; assertEquals "$(cat "$W/err")" 0 $RC
@@ -46,48 +48,49 @@ test_huge_and_binary_values_are_cut_and_escaped() {
 	assertTrue 'grep -q "lock:bigset (.*too big" "$W/out"'
 	assertTrue 'grep -q "lock:many (and more" "$W/out"'
 	assertFalse "a control character" "tr -d '\n' <'$W/out' | LC_ALL=C grep -q '[[:cntrl:]]'"
-	assertContains "$(json 'sorted(e["key"] for e in d)')" "'lock:bin\\x1b[31m"
-	assertEquals '[True]' "$(json '[e["truncated"] for e in d if e["key"] == "lock:many"]')"
+	assertContains "$(now 'sorted(e["key"] for e in d)')" "'lock:bin\\x1b[31m"
+	assertEquals '[True]' "$(now '[e["truncated"] for e in d if e["key"] == "lock:many"]')"
 }
 
 test_waiters_are_shown_in_order_also_without_a_holder_and_dead_ones_as_gone() {
 	local now; now=$(($(now_ms)))
-	R zadd 'netflock:{lock:q}:queue' $((now * 1000 - 5000000)) "x:$T1" $((now * 1000 - 2000000)) "s:$T2" >/dev/null
-	R zadd 'netflock:{lock:q}:alive' $((now + 60000)) "s:$T2" $((now - 1)) "x:$T1" >/dev/null
+	R zadd 'netflock:{lock:q}:queue' $(((now - 5000000) * 1000)) "x:$T1" $(((now - 2000000) * 1000)) "s:$T2" >/dev/null
+	R zadd 'netflock:{lock:q}:alive' $((now + 600000)) "s:$T2" $((now - 1)) "x:$T1" >/dev/null
 	status; assertEquals 0 $RC
 	assertTrue "$(cat "$W/out")" 'grep -q "waits 1 *exclusive *alpha .* gone .*lock:q$" "$W/out"'
 	assertTrue 'grep -q "waits 2 *shared *beta *22 *two .*lock:q$" "$W/out"'
 	assertFalse 'grep "waits 2" "$W/out" | grep -q gone'
-	assertEquals '[(1, False, 5), (2, True, 2)]' "$(json '[(w["position"], w["alive"], w["age_ms"] // 1000) for w in d[0]["waiters"]]')"
-	assertEquals '([], None)' "$(json '(d[0]["holders"], d[0]["mode"])')"
+	assertEquals '[(1, False, 5), (2, True, 2)]' "$(now '[(w["position"], w["alive"], w["age_ms"] // 1000000) for w in d[0]["waiters"]]')"
+	assertEquals '([], None)' "$(now '(d[0]["holders"], d[0]["mode"])')"
 }
 
 test_the_age_of_an_exclusive_lock_counts_from_its_grant() {
-	R set lock:a "$T1" px 20000 >/dev/null
-	R set 'netflock:{lock:a}:fence' $(($(now_ms) * 1000 - 7000000)) >/dev/null
-	assertBetween age 7000 9000 "$(json 'd[0]["holders"][0]["age_ms"]')"
-	assertBetween left 15000 20000 "$(json 'd[0]["holders"][0]["left_ms"]')"
+	R set lock:a "$T1" px 600000 >/dev/null
+	local granted=$(($(now_ms) - 7000000)) age left
+	R set 'netflock:{lock:a}:fence' $((granted * 1000)) >/dev/null
+	read -r age left <<<"$(now '"%d %d" % (d[0]["holders"][0]["age_ms"], d[0]["holders"][0]["left_ms"])')"
+	assertBetween age 7000000 $(($(now_ms) - granted)) "$age"
+	assertBetween left "$(R pttl lock:a)" 600000 "$left"
 }
 
 # It counts from its last use, and a renewal is one: a lock that is held for days keeps its fencing token.
 test_the_fence_does_not_expire_under_its_holder() {
-	NF_TTL=600ms spawn 1 flock "$F" sleep 31; wait_held "$F"
-	NF_TTL=600ms spawn 1 flock -s "$D/s" sleep 31; wait_held "$D/s"
-	local f; for f in "$F" "$D/s"; do
-		R expire "netflock:{lock:$f}:fence" 100 >/dev/null
-		must "[ \"\$(R ttl 'netflock:{lock:$f}:fence')\" -gt 100 ]" 3
-	done
+	NF_TTL=3s spawn 1 flock "$F" sleep 31; wait_held "$F"
+	NF_TTL=3s spawn 1 flock -s "$D/s" sleep 31; wait_held "$D/s"
+	local f; for f in "$F" "$D/s"; do R expire "netflock:{lock:$f}:fence" 100 >/dev/null; done
+	for f in "$F" "$D/s"; do must "[ \"\$(R ttl 'netflock:{lock:$f}:fence')\" -gt 100 ]"; done
 }
 
-test_a_hundred_thousand_locks() {
+# Many rounds of SCAN, and many batches of questions.
+# (asan: no: the same calls, more often)
+test_thirty_thousand_locks() {
 	python3 -c "
 import sys
-for i in range(100000):
+for i in range(30000):
     a = [b'SET', b'lock:/srv/%d' % i, b'${T1%:*}:%d' % i, b'PX', b'600000']
     sys.stdout.buffer.write(b'*5\r\n' + b''.join(b'\$%d\r\n%s\r\n' % (len(x), x) for x in a))" | R --pipe >/dev/null
-	timed nf status >"$W/out" 2>"$W/err"; assertEquals "$(cat "$W/err")" 0 "$RC"
-	assertEquals 100001 "$(count <"$W/out")"
-	assertBetween "milliseconds" 0 60000 "$MS"
+	status; assertEquals "$(cat "$W/err")" 0 "$RC"
+	assertEquals 30001 "$(count <"$W/out")"
 }
 
 test_redis_that_refuses_is_named_and_no_password_is_shown() {
@@ -133,7 +136,7 @@ test_paths_are_taken_by_the_kernels_name() {
 	touch "$D/x"
 	mkdir -p "$D/sub" "$W/other"
 	ln -sfn "$D" "$W/link"; ln -sfn new "$D/dangling"; ln -sfn loop "$D/loop"
-	local k; for k in x sub new; do R set "lock:$D/$k" "$T1" px 20000 >/dev/null; done
+	local k; for k in x sub new; do R set "lock:$D/$k" "$T1" px 600000 >/dev/null; done
 	local p; for p in "$D/x" "$W/link/x" "$D/sub/../x"; do
 		status "$p"; assertEquals "$p" 0 $RC; assertContains "$p" "$(cat "$W/out")" "lock:$D/x"; assertEquals 2 "$(count <"$W/out")"
 	done
@@ -147,7 +150,7 @@ test_paths_are_taken_by_the_kernels_name() {
 	assertContains "$(cat "$W/err")" "$W/other/y is below no prefix"
 	assertContains "the other one is shown" "$(cat "$W/out")" "lock:$D/x"
 	(cd "$D" && NETFLOCK_URL=$NF_URL NETFLOCK_PREFIX=$W/link=app "$NETFLOCK" status x >"$W/out"); assertEquals "no locks" "$(cat "$W/out")"
-	R set lock:app/x "$T2" px 20000 >/dev/null
+	R set lock:app/x "$T2" px 600000 >/dev/null
 	(cd "$D" && NETFLOCK_URL=$NF_URL NETFLOCK_PREFIX=$W/link=app "$NETFLOCK" status x >"$W/out"); assertContains "$(cat "$W/out")" "lock:app/x"
 }
 
