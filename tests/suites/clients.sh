@@ -51,6 +51,7 @@ test_readers_keep_a_plain_client_out() {
 	assertEquals 1 "$(R exists "lock:$F")"
 }
 
+# (asan: no: the same calls, more often)
 test_a_plain_client_and_our_programs_lose_no_update() {
 	local c=$W/shared/counter
 	echo 0 >"$c"
@@ -103,22 +104,26 @@ try: fcntl.flock(f,fcntl.LOCK_EX|fcntl.LOCK_NB)
 except BlockingIOError: sys.exit(1)'"
 }
 
+# (asan: no: the same calls as Python's)
 test_perl() {
 	language perl "exec perl -e 'open F, \">>\", \"$F\"; flock F, 2 or exit 9; \$|=1; print \"in\n\"; <STDIN>; close F'" \
 	"exec perl -MErrno -e 'open F, \">>\", \"$F\"; flock F, 6 or exit(\$!{EWOULDBLOCK} ? 1 : 9)'"
 }
 
 # -n: without opcache, which a sanitizer does not let load.
+# (asan: no: the same calls as Python's)
 test_php() {
 	need php || return 0
 	language php "exec php -n -r '\$f=fopen(\"$F\",\"a\"); flock(\$f,LOCK_EX) or exit(9); echo \"in\n\"; fgets(STDIN); flock(\$f,LOCK_UN);'" \
 	"exec php -n -r '\$f=fopen(\"$F\",\"a\"); if (!flock(\$f,LOCK_EX|LOCK_NB,\$w)) exit(\$w ? 1 : 9);'"
 }
 
+# (asan: no: the same calls as Python's)
 test_shell_with_a_descriptor() {
 	language shell "exec 9>$F; flock 9 || exit 9; echo in; read x" "exec 9>$F; flock -n 9"
 }
 
+# (asan: no: the same calls as Python's)
 test_exclusive_on_a_read_only_descriptor() {
 	H 1 touch "$F"; H 2 touch "$F"
 	language perl-read-only "exec perl -e 'open F, \"<\", \"$F\"; flock F, 2 or exit 9; \$|=1; print \"in\n\"; <STDIN>; close F'" \

@@ -70,6 +70,7 @@ test_fifty_hosts_whose_connections_are_cut_again_and_again_are_served_once_each(
 
 # A door in front of Redis. While the file "shut" is there it turns all away, those that are inside first, and notes who came
 # when.
+# (asan: no: the same calls as around a restart)
 test_a_crowd_that_is_cut_off_asks_less_and_less_often_and_not_in_step() {
 	cat >"$W/door.py" <<-'S'
 		import os, selectors, socket, struct, sys, time

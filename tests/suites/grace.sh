@@ -136,6 +136,7 @@ test_restarted_without_its_data_the_holders_keep_their_locks() {
 	release_all
 }
 
+# (asan: no: the same calls as without the data)
 test_restarted_with_its_data_the_holders_keep_their_locks() {
 	: >"$W/err"
 	redis_stop; redis_start --appendonly yes --appendfsync always --dir "$W"
@@ -148,6 +149,7 @@ test_restarted_with_its_data_the_holders_keep_their_locks() {
 	redis_stop; rm -rf "$W/appendonlydir"; redis_start
 }
 
+# (asan: no: the same calls as without the data)
 test_failed_over_to_a_replica_that_missed_the_last_writes() {
 	: >"$W/err"
 	local replica=$W/replica.sock
@@ -214,6 +216,7 @@ test_with_always_a_young_server_lets_nobody_in() {
 	timeout "$PATIENCE" "$TESTS/host" -s 1 NETFLOCK_GRACE=always flock "$F" true; assertEquals "after the grace" 0 $?
 }
 
+# (asan: no: the fence is made in Redis)
 test_the_fence_grows_over_a_loss_of_all_data() {
 	H 1 flock "$F" true
 	local before; before=$(R get "netflock:{$(key_of "$F")}:fence")

@@ -179,6 +179,7 @@ test_a_message_that_cannot_be_right_is_not_believed() {
 
 # --- the order ----------------------------------------------------------------------------------------------
 
+# (asan: no: the order is made in Redis)
 test_first_come_first_served() {
 	local i
 	begin
@@ -189,6 +190,7 @@ test_first_come_first_served() {
 	assertEquals abcdefgh "$(order)"
 }
 
+# (asan: no: the order is made in Redis)
 test_a_waiting_writer_is_not_overtaken_by_later_readers() {
 	begin
 	turn a s "$GO"; must 'is_in a'
@@ -228,6 +230,7 @@ test_readers_next_to_each_other_are_let_in_together() {
 
 # --- waiters that are dead ----------------------------------------------------------------------------------
 
+# (asan: no: they are passed over in Redis; the reader's test has the waiters' part)
 test_waiters_that_were_killed_are_passed_over_at_once_however_many() {
 	local k i pids
 	for k in 1 7; do
@@ -289,6 +292,7 @@ stopped_waiter() {
 	must '! held "$F"'
 }
 
+# (asan: no: it is passed over in Redis; see the one that was stopped long before)
 test_a_waiter_that_is_stopped_is_passed_over_when_its_grant_ends() {
 	stopped_waiter late watched
 }
@@ -297,6 +301,7 @@ test_a_waiter_that_was_stopped_long_before_is_passed_over_like_a_dead_one() {
 	stopped_waiter early passed_over
 }
 
+# (asan: no: it is passed over in Redis)
 test_a_waiter_that_is_cut_off_is_passed_over_when_its_grant_ends() {
 	need iptables ip || return 0
 	local net=$((RANDOM % 250)) link=nfq$$

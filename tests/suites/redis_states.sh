@@ -74,6 +74,7 @@ test_READONLY_a_replica() {
 	works
 }
 
+# (asan: no: the same as READONLY but for the word)
 test_MASTERDOWN_a_replica_that_has_lost_its_master() {
 	R config set replica-serve-stale-data no >/dev/null
 	outlives MASTERDOWN 'R replicaof 127.0.0.1 1 >/dev/null' 'R replicaof no one >/dev/null'
@@ -83,6 +84,7 @@ test_MASTERDOWN_a_replica_that_has_lost_its_master() {
 	R config set replica-serve-stale-data yes >/dev/null
 }
 
+# (asan: no: the same as READONLY but for the word)
 test_NOREPLICAS_too_few_replicas() {
 	outlives NOREPLICAS 'R config set min-replicas-to-write 1 >/dev/null' 'R config set min-replicas-to-write 0 >/dev/null'
 	R config set min-replicas-to-write 1 >/dev/null
@@ -153,6 +155,7 @@ test_OOM_a_full_server_gives_no_lock_and_renews_those_it_has_given() {
 	works
 }
 
+# (asan: no: the same as BUSY but for the word)
 test_LOADING_a_server_that_reads_its_data() {
 	R eval 'for i = 1, 4000 do redis.call("SET", "filler" .. i, string.rep("x", 100)) end' 0 >/dev/null
 	R config set rdbcompression no >/dev/null
@@ -355,6 +358,7 @@ manual_acl() { # what the manual's "ACL SETUSER app" says after the password
 		tr -s '\\\t\n ' ' ' | sed 's/.*>PASSWORD //'
 }
 
+# (asan: no: compares texts)
 test_the_rights_in_the_manual_are_those_that_the_scripts_use() {
 	local used
 	used=$({ echo evalsha; echo eval; echo blpop

@@ -115,12 +115,13 @@ test_of_twenty_hosts_that_try_at_once_exactly_one_wins() {
 	must '[ "$(ls "$W/shared" | grep -c ready)" = 20 ]'
 	open_gate
 	must '[ "$(grep -c 1 "$W/shared/rc")" = 19 ]'
-	assertEquals "winners" 1 "$(count <"$W/shared/wins")"
+	must '[ -s "$W/shared/wins" ]'
 	exec {over}<>"$W/shared/over"
 	must '[ "$(count <"$W/shared/rc")" = 20 ]'
 	exec {GATE}>&- {over}>&-
 	assertEquals "statuses of those who lost" 19 "$(grep -cx 1 "$W/shared/rc")"
 	assertEquals 1 "$(grep -cx 0 "$W/shared/rc")"
+	assertEquals "winners" 1 "$(count <"$W/shared/wins")"
 	assertNoKeys
 }
 
