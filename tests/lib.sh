@@ -254,6 +254,7 @@ forget_files() {
 oneTimeTearDown() {
 	kill_strays
 	local p; for p in $(strays); do kill -KILL "$p" 2>/dev/null; done
+	if declare -F suite_teardown >/dev/null; then suite_teardown; fi
 	redis_stop
 	rm -rf "$W"
 }

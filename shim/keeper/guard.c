@@ -144,6 +144,7 @@ void guard_tend(void)
     }
     (void)nf_sys.close(pair[0]);
     settle();
+    cgroup_leave_both(parent);
     while (nf_sys.recv(pair[1], &byte, 1, 0) == -EINTR)
         ;
     (void)nf_sys.close(pair[1]);

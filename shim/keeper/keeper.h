@@ -76,9 +76,11 @@ struct kfile {
     TAILQ_ENTRY(kfile) link;
     uint64_t dev, ino;
     struct nf_names *names;
-    int fresh;  /* our own open file description of the file; -1: /proc/locks is looked at instead; guarded by mu */
-    bool ofd;   /* a stand-in: open file description locks instead of flock(2)'s */
-    int listen; /* the abstract socket; -1: another keeper, or somebody else, has the name */
+    int fresh;            /* our own open file description of the file; -1: /proc/locks is looked at instead; guarded by mu */
+    bool ofd;             /* a stand-in: open file description locks instead of flock(2)'s */
+    int listen;           /* the abstract socket; -1: another keeper, or somebody else, has the name */
+    int64_t listen_at_ms; /* it could not be had: when to try again, and the pause before that */
+    int listen_pause_ms;
     pthread_t thread;
     bool has_thread; /* guarded by mu */
     struct nf_mutex mu;
@@ -134,6 +136,12 @@ struct kfile *kfile_new(const struct nf_ho_tenure *m);
 
 /* The file's socket: bound and listening, or f->listen == -1 when the name is taken. */
 void kfile_listen(struct kfile *f);
+
+/*
+ * A file whose address could not be had, since a keeper that was just dying still had it, is not found by others: they would
+ * start keepers of their own. Tries again, or gives what it has to who listens there. When to call next; INT64_MAX: not again.
+ */
+int64_t kfile_be_found(struct kfile *f);
 /* Another keeper has the file's name: gives it the tenures that may move; true if none is left here. */
 bool kfile_give_away(struct kfile *f);
 
@@ -146,6 +154,13 @@ void guard_tend(void);      /* makes that copy when it is due. In the copy this 
 void guard_stop(void);      /* the copy is gone, with its descriptors, when this returns */
 int guard_fd(void);         /* readable when the copy has died; -1 if there is none */
 pid_t guard_pid(void);      /* 0 if there is none */
+
+/*
+ * cgroup.c: out of the program's control group, so that not all is killed at one blow. v1: at the start, while there is one
+ * thread. v2: called in the guard, which has the time, for itself and the keeper.
+ */
+void cgroup_leave(void);
+void cgroup_leave_both(pid_t keeper_pid);
 
 /* tend.c: Redis' side. Renews what is due, releases what has ended; returns when to come back (CLOCK_BOOTTIME). */
 int64_t tend(void);

@@ -63,6 +63,10 @@ static void serve(void)
         if (all_finished())
             return;
         drop_finished();
+        TAILQ_FOREACH (f, &keeper.files, link) {
+            int64_t again = kfile_be_found(f);
+            next = again < next ? again : next;
+        }
         guard_tend();
         next = guard_due_ms() < next ? guard_due_ms() : next;
         size_t n = 2;
@@ -116,6 +120,7 @@ int main(int argc, char **argv)
     settle_signals();
     (void)prctl(PR_SET_NAME, "netflock-keeper", 0, 0, 0);
     (void)mallopt(M_ARENA_MAX, 1); /* the threads allocate nothing: no arena of their own */
+    cgroup_leave();
     if (chdir("/") < 0 || pipe2(keeper.wake, O_CLOEXEC | O_NONBLOCK) < 0)
         return 1;
     if (serve_start((int)ctl) < 0)

@@ -106,6 +106,23 @@ bool kfile_give_away(struct kfile *f)
     return kfile_idle(f);
 }
 
+int64_t kfile_be_found(struct kfile *f)
+{
+    if (f->listen >= 0 || kfile_idle(f) || TAILQ_EMPTY(&f->tenures))
+        return INT64_MAX;
+    if (nf_now_ms() < f->listen_at_ms)
+        return f->listen_at_ms;
+    kfile_listen(f);
+    if (f->listen >= 0)
+        return INT64_MAX;
+    if (kfile_give_away(f))
+        return nf_now_ms(); /* perhaps nothing is left to do */
+    /* Somebody has it for longer: another user, or a keeper that cannot take a stand-in over. */
+    f->listen_pause_ms = f->listen_pause_ms == 0 ? 10 : f->listen_pause_ms < 5000 ? 2 * f->listen_pause_ms : 5000;
+    f->listen_at_ms = nf_now_ms() + f->listen_pause_ms;
+    return f->listen_at_ms;
+}
+
 static void kfile_forget(struct kfile *f)
 {
     TAILQ_REMOVE(&keeper.files, f, link);

@@ -74,6 +74,36 @@ test_what_is_handed_over_after_a_take_over_goes_to_the_new_keeper() {
 	rmdir "$W/shared/second"
 }
 
+# The kernel lets a killed keeper's address go last of all: for a moment its guard can neither have it nor give what it has to who
+# listens there. A stranger to the protocol that has the address makes that moment long.
+test_a_guard_that_finds_the_address_taken_gets_it_later() {
+	MODE=-s shell_holds
+	local g k squatter a
+	g=$(guards) k=$(keepers)
+	a=$(awk '$8 ~ /^@netflock:/ { print substr($8, 2) }' /proc/net/unix | grep -i ":$(printf %x "$(stat -c %i "$HOSTS/1/x")"):" | head -n 1)
+	kill -STOP "$g"
+	kill -KILL "$k"
+	python3 -c 'import socket, sys, time
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+while True:
+    try: s.bind("\0" + sys.argv[1]); break
+    except OSError: time.sleep(0.01)
+s.listen(9); print("squats", flush=True)
+while True:
+    s.accept()[0].close(); print("asked", flush=True)' "$a" >"$W/squats" & squatter=$!
+	must 'grep -q squats "$W/squats"'
+	kill -CONT "$g"
+	must 'grep -q asked "$W/squats"' '' "the guard has taken over, and asks who listens there;"
+	kill -KILL $squatter; { wait $squatter; } 2>/dev/null
+	must 'grep -q "@$a" /proc/net/unix' '' "it has the address again;"
+	spawn 1 bash -c "exec 9>$F; flock -s 9; mkdir $W/shared/fourth; sleep 60"
+	must '[ -d $W/shared/fourth ]'
+	guarded
+	must '[ "$(R zcard "lock:$F")" = 1 ]' '' "one token:"
+	freed
+	rmdir "$W/shared/fourth"
+}
+
 test_a_keeper_that_was_started_in_between_gets_the_guard_s_locks() {
 	MODE=-s shell_holds
 	local g k
