@@ -1,6 +1,7 @@
 #!/bin/bash
 # Real containers: runc, with the namespaces that they have in practice. When one ends, its locks are free for others at once;
 # when it is killed, after a lease of their own. The common lease is longer than anybody waits here.
+# asan: no: a container has an environment of its own, without the sanitizers' options; suite container runs the same code.
 . "$(dirname "$0")/../lib.sh"
 
 export BUNDLES=$W/bundles SHARED=$W/shared SOCK LIBDIR
