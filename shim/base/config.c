@@ -252,18 +252,21 @@ bool nf_config_maybe(void)
     return k == 2;
 }
 
-bool nf_config_prefixes(struct nf_config **out)
+enum nf_known nf_config_prefixes(struct nf_config **out)
 {
     int at = atomic_load_explicit(&stage, memory_order_acquire);
     if (at < 1) {
         if (!nf_config_maybe())
-            return false;
+            return NF_KNOWN_NONE;
         advance(1);
         at = atomic_load_explicit(&stage, memory_order_acquire);
     }
     *out = &config;
+    if (at == 0)
+        return NF_KNOWN_NOT;
     /* Whether all is switched off is not known before the rest is. */
-    return at > 0 && !(at == 2 && config.disabled) && (config.n_prefix > 0 || config.prefix_broken);
+    bool on = !(at == 2 && config.disabled) && (config.n_prefix > 0 || config.prefix_broken);
+    return on ? NF_KNOWN_SOME : NF_KNOWN_NONE;
 }
 
 const struct nf_config *nf_config(void)

@@ -58,8 +58,13 @@ struct nf_config {
     size_t n_prefix;
 };
 
-/* True if a prefix may be configured at all: one getenv, and no file if the environment has one. */
-bool nf_config_prefixes(struct nf_config **out);
+enum nf_known { NF_KNOWN_NONE, NF_KNOWN_SOME, NF_KNOWN_NOT };
+
+/*
+ * Are prefixes configured? One getenv, and no file if the environment has them. NOT: nobody can tell now, since the file could
+ * not be read for want of a descriptor or of memory; it is read again with the next call.
+ */
+enum nf_known nf_config_prefixes(struct nf_config **out);
 
 /*
  * Cheap, for the constructor: is netflock perhaps configured at all? A few getenv(), at most one access(), the first time;

@@ -112,8 +112,13 @@ enum nf_match nf_match(int fd, struct nf_file *out)
     const char *rest;
     int saved = errno;
     enum nf_match result = NF_MATCH_NO;
-    if (!nf_config_prefixes(&c) || nf_sys.fstat(fd, &st) < 0)
+    enum nf_known prefixes = nf_config_prefixes(&c);
+    if (prefixes == NF_KNOWN_NONE || nf_sys.fstat(fd, &st) < 0)
         goto out;
+    if (prefixes == NF_KNOWN_NOT) {
+        result = doubt("the configuration cannot be read now, for want of a descriptor or of memory");
+        goto out;
+    }
     if (remembered(fd, &st))
         goto out;
     if (c->prefix_broken) {

@@ -131,6 +131,27 @@ test_the_file_alone_configures_a_host() {
 	assertEquals 1 $?
 }
 
+# Which files are meant stands in the file alone, and that cannot be opened: no lock on this host only is passed off as one.
+test_without_a_descriptor_left_to_read_the_file_a_lock_call_fails() {
+	conffile "prefix = $D" "url=$NF_URL"
+	onhost 1 LD_PRELOAD="$NF_PRELOAD" python3 -c 'if 1:
+		import errno, fcntl, os, resource, sys
+		f = open(sys.argv[1], "a")
+		resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+		many = []
+		try:
+		    while True: many.append(os.dup(0))
+		except OSError: pass
+		try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB); sys.exit("locked")
+		except OSError as e: assert e.errno == errno.ENOLCK, e
+		for fd in many: os.close(fd)
+		fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+		sys.exit(os.spawnvp(os.P_WAIT, "redis-cli", ["redis-cli", "-s", sys.argv[2], "exists", "lock:" + sys.argv[1]]))' "$F" "$SOCK" \
+		>"$W/out" 2>"$W/err"
+	status_is 0 $? "" "$W/err"
+	assertEquals "held afterwards" 1 "$(cat "$W/out")"
+}
+
 test_the_environment_wins_over_the_file() {
 	conffile "prefix = $D" "url = unix://$W/not-there.sock" "ttl = 7s"
 	onhost 1 LD_PRELOAD="$NF_PRELOAD" NETFLOCK_URL="$NF_URL" NETFLOCK_TTL=20s flock "$F" sleep 30 &

@@ -63,8 +63,13 @@ test_two_waits_that_end_together_leave_both_files_free() {
 	must 'sleeping 2'
 	{ kill -TERM "$p1" "$p2"; wait "$p1" "$p2"; } 2>/dev/null
 	must '[ -z "$(keepers)" ]' '' "each keeper has given its file to a dead waiter, and left:"
-	H 3 flock -n "$D/1" true; assertEquals "one file" 0 $?
-	H 3 flock -n "$D/2" true; assertEquals "the other" 0 $?
+	for p in 1 2; do
+		H 3 flock -n "$D/$p" true && continue
+		# A connection that is just being closed may take the message with it: nobody can tell then that its waiter is dead,
+		# until the short grant runs out.
+		assertEquals "refused, though a grant lies there unfetched" "" "$(R keys "netflock:{lock:$D/$p}:wait:*")"
+		must '[ "$(busy "$D/$p" 3)" = 0 ]'
+	done
 	assertNoKeys
 }
 

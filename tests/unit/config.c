@@ -161,7 +161,7 @@ TEST(prefixes_come_from_the_environment_or_else_from_the_file)
     /* As the library asks: first the prefixes alone, without a look at the file. */
     forget();
     assert_int_equal(setenv("NETFLOCK_CONF", "/nonexistent/netflock.conf", 1), 0);
-    assert_true(nf_config_prefixes(&c));
+    assert_int_equal(nf_config_prefixes(&c), NF_KNOWN_SOME);
     assert_false(c->broken);
     assert_int_equal(c->n_prefix, 1);
     assert_true(nf_config()->broken);
@@ -174,13 +174,13 @@ TEST(disabling_it_leaves_no_prefix_to_look_at)
 {
     struct nf_config *c;
     (void)with("prefix = /a\ndisable = yes\n");
-    assert_false(nf_config_prefixes(&c));
+    assert_int_equal(nf_config_prefixes(&c), NF_KNOWN_NONE);
     (void)with("prefix = /a\ndisable = no\n");
-    assert_true(nf_config_prefixes(&c));
+    assert_int_equal(nf_config_prefixes(&c), NF_KNOWN_SOME);
     (void)with("ttl = 5s\n");
-    assert_false(nf_config_prefixes(&c));
+    assert_int_equal(nf_config_prefixes(&c), NF_KNOWN_NONE);
     (void)with("prefix = wrong\n"); /* nobody can tell which files were meant */
-    assert_true(nf_config_prefixes(&c));
+    assert_int_equal(nf_config_prefixes(&c), NF_KNOWN_SOME);
     forget();
 }
 
